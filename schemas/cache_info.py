@@ -1,0 +1,66 @@
+"""CacheInfo: cache.json, the last file that a run writes. A folder without it is not a cache."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from schemas.errors import CacheDamaged, CacheError
+from schemas.recipe import FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEntry:
+    """One shard of the list in cache.json."""
+
+    name: str
+    sha256: str
+    """Of the tar; empty where the shard has no sample and so no tar."""
+    tar_bytes: int
+    num_samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheInfo:
+    """What a cache is: recipe, fingerprint, encoder stamps, counts, shards."""
+
+    fingerprint: str
+    recipe: dict[str, Any]
+    """As of `Recipe.to_mapping`."""
+    stamps: dict[str, dict[str, Any]]
+    """Stream -> what its encoder says of itself."""
+    counts: dict[str, int]
+    """sources, videos, rejected, samples, frames, shards, bytes."""
+    shards: tuple[ShardEntry, ...]
+    index_sha256: str
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Names of the features of every sample, in the recipe's order."""
+        return tuple(self.recipe["streams"])
+
+    def to_json(self) -> str:
+        # Keys are not sorted: the order of the streams is part of the recipe.
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, *, where: str) -> CacheInfo:
+        """The inverse of `to_json`. CacheDamaged, or CacheError for another format version."""
+        try:
+            fields = json.loads(text)
+            version = fields["format_version"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CacheDamaged(f"{where}: not a cache.json: {error}") from error
+        if version != FORMAT_VERSION:
+            newer = isinstance(version, int) and version > FORMAT_VERSION
+            raise CacheError(
+                f"{where}: format version {version}, this reelcache reads {FORMAT_VERSION}",
+                hint="upgrade reelcache" if newer else "read it with the reelcache that wrote it",
+            )
+        try:
+            shards = tuple(ShardEntry(**entry) for entry in fields["shards"])
+            return cls(**{**fields, "shards": shards})
+        except (KeyError, TypeError) as error:
+            raise CacheDamaged(f"{where}: not a cache.json: {error}") from error

@@ -1,0 +1,102 @@
+"""ShardSpec: one planned shard. Plans only ever grow; a ShardSpec never changes."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.recipe import canonical_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A run of clips of one video: all of them, unless the video is longer than a shard."""
+
+    uri: str
+    video_id: str
+    content_sha256: str
+    size_bytes: int
+    mtime_ns: int
+    start_seconds: float | None
+    end_seconds: float | None
+    duration_seconds: float
+    truncated: bool
+    has_audio: bool
+    first_clip: int
+    num_clips: int
+    """As planned from packets; decoding decides. The last piece also takes clips beyond."""
+    is_last: bool
+    estimated_bytes: int
+
+
+_PIECE_IDENTITY = (
+    "video_id",
+    "content_sha256",
+    "start_seconds",
+    "end_seconds",
+    "first_clip",
+    "num_clips",
+    "is_last",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSpec:
+    """One planned shard: the element of the build."""
+
+    index: int
+    split: str
+    recipe_fingerprint: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over the recipe's fingerprint and the content and clips of each piece.
+
+        Where the source lies is not part of it.
+        """
+        identity = {
+            "recipe": self.recipe_fingerprint,
+            "pieces": [[getattr(piece, name) for name in _PIECE_IDENTITY] for piece in self.pieces],
+        }
+        return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """The shard's file name without ending: {split}-{index:06d}-{fp8}."""
+        return f"{self.split}-{self.index:06d}-{self.fingerprint[:8]}"
+
+    @property
+    def num_clips(self) -> int:
+        return sum(piece.num_clips for piece in self.pieces)
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row a piece, of `tables.PLAN_SCHEMA`."""
+        head = {
+            "shard_index": self.index,
+            "split": self.split,
+            "recipe_fingerprint": self.recipe_fingerprint,
+        }
+        return [
+            head | {name: getattr(piece, name) for name in Piece.__dataclass_fields__}
+            for piece in self.pieces
+        ]
+
+
+def specs_from_rows(rows: list[dict[str, Any]]) -> list[ShardSpec]:
+    """The inverse of `ShardSpec.to_rows` over many shards, in the order of the rows."""
+    by_index: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_index.setdefault(row["shard_index"], []).append(row)
+    return [
+        ShardSpec(
+            index=index,
+            split=group[0]["split"],
+            recipe_fingerprint=group[0]["recipe_fingerprint"],
+            pieces=tuple(
+                Piece(**{name: row[name] for name in Piece.__dataclass_fields__}) for row in group
+            ),
+        )
+        for index, group in by_index.items()
+    ]

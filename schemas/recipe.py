@@ -1,0 +1,233 @@
+"""Recipe: what the bytes of a cache are; and its fingerprint.
+
+A recipe says nothing about where or how it runs. `shards` and `limits` are part of the file, since
+they belong to the data, but not of the fingerprint: they never change a sample's bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from schemas.errors import RecipeError
+from schemas.settings import nearest, read_settings, set_field, to_mapping
+
+FORMAT_VERSION = 1
+STREAM_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
+RESERVED_NAMES = frozenset({"time", "mask", "preview", "json", "audio"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSpec:
+    """Which frames are taken: the frame displayed at first + k / fps."""
+
+    fps: float
+    """Samples a second of video; > 0."""
+    frames_per_clip: int
+    """Frames that are encoded together; >= 1."""
+    policy: Literal["displayed"] = "displayed"
+
+    def __post_init__(self) -> None:
+        if not (self.fps > 0 and math.isfinite(self.fps)):
+            raise RecipeError(f"sampling.fps = {self.fps} must be > 0")
+        if self.frames_per_clip < 1:
+            raise RecipeError(f"sampling.frames_per_clip = {self.frames_per_clip} must be >= 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeSpec:
+    """How a frame becomes pixels; docs/decisions/0004-pixels.md."""
+
+    backend: Literal["pyav"] = "pyav"
+    resize: Literal["squash"] = "squash"
+    """Both sides to the encoder's size, bicubic with antialiasing (Pillow), after rotation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSpec:
+    """One member of every sample: an encoder and how its features are stored."""
+
+    encoder: str
+    """A name of `pipeline encoders list`."""
+    dtype: Literal["float16"] = "float16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewSpec:
+    """A small strip of the clip's frames, for people."""
+
+    enabled: bool = True
+    height: int = 64
+    """Pixels; the width follows the video's shape, at most 4:1."""
+
+    def __post_init__(self) -> None:
+        if not 8 <= self.height <= 512:
+            raise RecipeError(f"preview.height = {self.height} must be in [8, 512]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardLimits:
+    """When a shard is full; not in the fingerprint."""
+
+    target_bytes: int = 512 * 1024 * 1024
+    max_seconds: float = 1800.0
+    """Seconds of video a shard: the unit of parallel work and of what a kill can cost."""
+
+    def __post_init__(self) -> None:
+        if self.target_bytes < 1:
+            raise RecipeError(f"shards.target_bytes = {self.target_bytes} must be >= 1")
+        if not self.max_seconds > 0:
+            raise RecipeError(f"shards.max_seconds = {self.max_seconds} must be > 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeLimits:
+    """What one video may cost before it is rejected; not in the fingerprint."""
+
+    stall_seconds: float = 60.0
+    """Longest wait for the next sign of progress."""
+    base_seconds: float = 120.0
+    """Time for one video: base_seconds + factor x its duration."""
+    factor: float = 20.0
+    memory_bytes: int = 4 * 1024**3
+    max_pixels: int = 8192 * 8192
+    max_duration_seconds: float = 24 * 3600.0
+
+    def __post_init__(self) -> None:
+        for name in ("stall_seconds", "base_seconds", "memory_bytes", "max_pixels"):
+            if not getattr(self, name) > 0:
+                raise RecipeError(f"limits.{name} = {getattr(self, name)} must be > 0")
+        if not self.max_duration_seconds > 0:
+            value = self.max_duration_seconds
+            raise RecipeError(f"limits.max_duration_seconds = {value} must be > 0")
+        if self.factor < 0:
+            raise RecipeError(f"limits.factor = {self.factor} must be >= 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What the bytes of a cache are; `Recipe.load("tiny")` or a path to a TOML file."""
+
+    name: str
+    sampling: SamplingSpec
+    streams: dict[str, StreamSpec]
+    """Member name -> encoder, in the order in which the trainer takes them."""
+    description: str = ""
+    decode: DecodeSpec = field(default_factory=DecodeSpec)
+    preview: PreviewSpec = field(default_factory=PreviewSpec)
+    shards: ShardLimits = field(default_factory=ShardLimits)
+    limits: DecodeLimits = field(default_factory=DecodeLimits)
+
+    def __post_init__(self) -> None:
+        if not self.streams:
+            raise RecipeError("streams: at least one is needed, as in [streams.image]")
+        for name in self.streams:
+            if not name or not set(name) <= STREAM_NAME_CHARS or name in RESERVED_NAMES:
+                raise RecipeError(
+                    f"streams.{name}: a stream's name must be of a-z and 0-9"
+                    f" and none of {', '.join(sorted(RESERVED_NAMES))}"
+                )
+
+    @classmethod
+    def load(cls, name_or_path: str, *, overrides: Iterable[str] = ()) -> Recipe:
+        """Read a shipped recipe by name or a TOML file by path, with "field=value" overrides.
+
+        RecipeError: no such recipe, not TOML, an unknown field or a value out of range.
+        """
+        mapping: Mapping[str, Any] = _read_toml(name_or_path)
+        for assignment in overrides:
+            mapping = set_field(mapping, assignment)
+        return cls.from_mapping(mapping)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Recipe:
+        """The inverse of `to_mapping`."""
+        return read_settings(cls, mapping)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """All fields, defaults included, as JSON-ready values."""
+        return to_mapping(self)
+
+    def identity(self, stamps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """What the fingerprint is taken over; `stamps` is the encoders' own, by stream.
+
+        Streams are a list, so that their order counts. Defaults are dropped, so that a new
+        optional field keeps old fingerprints: an existing default may never change its meaning.
+        """
+        return {
+            "format": FORMAT_VERSION,
+            "sampling": to_mapping(self.sampling, drop_defaults=True),
+            "decode": to_mapping(self.decode, drop_defaults=True),
+            "preview": to_mapping(self.preview, drop_defaults=True),
+            "streams": [
+                {
+                    "name": name,
+                    **to_mapping(stream, drop_defaults=True),
+                    "stamp": dict(stamps[name]),
+                }
+                for name, stream in self.streams.items()
+            ],
+        }
+
+    def fingerprint(self, stamps: Mapping[str, Mapping[str, Any]]) -> str:
+        """sha256 of the canonical JSON of `identity`; 64 hex digits."""
+        return hashlib.sha256(canonical_json(self.identity(stamps)).encode()).hexdigest()
+
+
+def canonical_json(value: Any) -> str:
+    """Sorted keys, no spaces, shortest float representation, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def differing_fields(old: Any, new: Any, *, path: str = "") -> list[str]:
+    """The leaves at which two identities differ, as "sampling.fps: 2.0 -> 1.0"."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        lines: list[str] = []
+        for key in sorted(old.keys() | new.keys()):
+            where = f"{path}.{key}" if path else str(key)
+            lines += differing_fields(old.get(key), new.get(key), path=where)
+        return lines
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        return [line for i, (a, b) in pairs for line in differing_fields(a, b, path=f"{path}[{i}]")]
+    if old == new:
+        return []
+    show = ["default" if value is None else json.dumps(value) for value in (old, new)]
+    return [f"{path}: {show[0]} -> {show[1]}"]
+
+
+def list_recipes() -> list[str]:
+    """Names of the shipped recipes."""
+    folder = resources.files("schemas") / "recipes"
+    return sorted(
+        entry.name.removesuffix(".toml")
+        for entry in folder.iterdir()
+        if entry.name.endswith(".toml")
+    )
+
+
+def _read_toml(name_or_path: str) -> dict[str, Any]:
+    if "/" not in name_or_path and not name_or_path.endswith(".toml"):
+        if name_or_path not in list_recipes():
+            raise RecipeError(
+                f"no recipe named {name_or_path!r}{nearest(name_or_path, list_recipes())}",
+                hint="see: pipeline recipes list; or give the path of a TOML file",
+            )
+        text = (resources.files("schemas") / "recipes" / f"{name_or_path}.toml").read_text()
+    else:
+        try:
+            text = Path(name_or_path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise RecipeError(f"recipe {name_or_path}: cannot be read: {reason}") from error
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"recipe {name_or_path}: not valid TOML: {error}") from error

@@ -1,0 +1,147 @@
+"""Sample: one cached clip, to and from the members of a tar. The one place that knows the members.
+
+Features are (T, H, W, D); `time` is (T, 2) float64 seconds; `mask` is (T,) bool. Members are npy
+version 1.0, JSON and JPEG: nothing that has to be unpickled.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.errors import CacheDamaged
+
+NPY_MAGIC = b"\x93NUMPY\x01\x00"
+MemberData = bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One clip as it is cached."""
+
+    key: str
+    features: dict[str, npt.NDArray[Any]]
+    """Stream -> (T, H, W, D), in the recipe's order."""
+    times: npt.NDArray[np.float64]
+    """(T, 2): [start, end) seconds of display of each frame, on the source's clock."""
+    mask: npt.NDArray[np.bool_]
+    """(T,): False for frames that repeat the last one to fill the clip."""
+    info: dict[str, Any]
+    """video_id, clip_index, start_seconds, end_seconds, fps, source size, rotation, ..."""
+    preview: bytes | None = None
+    """JPEG strip of the frames."""
+
+    def __post_init__(self) -> None:
+        num_frames = len(self.mask)
+        if self.times.shape != (num_frames, 2) or self.times.dtype != np.float64:
+            raise ValueError(f"{self.key}: {self.times.shape = } must be ({num_frames}, 2) float64")
+        for name, array in self.features.items():
+            if array.ndim != 4:
+                raise ValueError(f"{self.key}: {name} has {array.shape = }, expected (T, H, W, D)")
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(
+            f"{name} {array.shape} {array.dtype}" for name, array in self.features.items()
+        )
+        start, end = self.info.get("start_seconds"), self.info.get("end_seconds")
+        return f"Sample({self.key!r}, [{start}, {end}) s, {shapes})"
+
+    def to_members(self) -> list[tuple[str, list[MemberData]]]:
+        """(member name without the key, its bytes in pieces), in the order of the tar.
+
+        The pieces alias the arrays: no copy is made.
+        """
+        members: dict[str, list[MemberData]] = {
+            f"{name}.npy": encode_npy(array) for name, array in self.features.items()
+        }
+        members["time.npy"] = encode_npy(self.times)
+        members["mask.npy"] = encode_npy(self.mask)
+        members["json"] = [encode_json(self.info)]
+        if self.preview is not None:
+            members["preview.jpg"] = [self.preview]
+        return sorted(members.items())
+
+    @classmethod
+    def from_members(
+        cls, key: str, members: Mapping[str, MemberData], *, streams: tuple[str, ...]
+    ) -> Sample:
+        """The inverse of `to_members`; arrays alias the given bytes. CacheDamaged: not as written.
+
+        Other members than the streams', time, mask, json and preview are left alone.
+        """
+        try:
+            info = json.loads(bytes(members["json"]))
+            preview = members.get("preview.jpg")
+            return cls(
+                key=key,
+                features={name: decode_npy(members[f"{name}.npy"]) for name in streams},
+                times=decode_npy(members["time.npy"]),
+                mask=decode_npy(members["mask.npy"]),
+                info=info,
+                preview=None if preview is None else bytes(preview),
+            )
+        except KeyError as error:
+            raise CacheDamaged(f"{key}: member {error.args[0]!r} is missing") from error
+        except ValueError as error:
+            raise CacheDamaged(f"{key}: {error}") from error
+
+
+def encode_json(value: Mapping[str, Any]) -> bytes:
+    """One line of UTF-8 with sorted keys and a newline: the same bytes for the same content."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def encode_npy(array: npt.NDArray[Any]) -> list[MemberData]:
+    """[header, data] of an npy file; the data aliases the array where it is contiguous.
+
+    Format: version 1.0 of numpy's NEP 1. ValueError: a dtype that plain npy cannot hold.
+    """
+    if array.dtype.hasobject or array.dtype.kind == "V":
+        raise ValueError(f"{array.dtype = } cannot be stored as plain npy")
+    array = np.ascontiguousarray(array)
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    data = array.data.cast("B") if array.size else b""
+    return [_npy_header(array.dtype.str, array.shape), data]
+
+
+@functools.lru_cache(maxsize=256)
+def _npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    unpadded = len(NPY_MAGIC) + 2 + len(text) + 1
+    text += " " * (-unpadded % 64) + "\n"
+    return NPY_MAGIC + len(text).to_bytes(2, "little") + text.encode("latin1")
+
+
+def decode_npy(data: MemberData) -> npt.NDArray[Any]:
+    """The array in an npy file of format 1.0, aliasing `data`. ValueError: not such a file."""
+    view = memoryview(data).cast("B")
+    if bytes(view[: len(NPY_MAGIC)]) != NPY_MAGIC:
+        raise ValueError("not an npy file of version 1.0")
+    start = len(NPY_MAGIC) + 2
+    stop = start + int.from_bytes(view[start - 2 : start], "little")
+    dtype, shape = _parse_npy_header(bytes(view[start:stop]))
+    count = int(np.prod(shape, dtype=np.int64))
+    if len(view) - stop != count * dtype.itemsize:
+        raise ValueError(f"npy holds {len(view) - stop} bytes of data for {shape} {dtype}")
+    return np.frombuffer(view, dtype=dtype, count=count, offset=stop).reshape(shape)
+
+
+@functools.lru_cache(maxsize=256)
+def _parse_npy_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    try:
+        fields = ast.literal_eval(header.decode("latin1"))
+        dtype, shape = np.dtype(fields["descr"]), fields["shape"]
+        plain = all(isinstance(size, int) and size >= 0 for size in shape)
+    except (SyntaxError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"damaged npy header: {error}") from error
+    if fields["fortran_order"] or dtype.hasobject or not isinstance(shape, tuple) or not plain:
+        raise ValueError("npy must be C-contiguous and of a plain dtype")
+    return dtype, shape

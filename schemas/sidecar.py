@@ -1,0 +1,111 @@
+"""Sidecar: the JSON beside a tar. It is the commit marker: a tar without it does not exist.
+
+It holds no time of day, host or duration, so that a shard built twice has the same sidecar.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from schemas.errors import CacheDamaged
+from schemas.recipe import FORMAT_VERSION
+from schemas.reject import Reject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleEntry:
+    """Where one sample lies in the tar."""
+
+    key: str
+    video_id: str
+    clip_index: int
+    start_seconds: float
+    end_seconds: float
+    num_frames: int
+    """Frames that are not fill."""
+    offset: int
+    """Of the first header of the sample."""
+    num_bytes: int
+    """Headers and padding included; samples lie back to back."""
+    members: dict[str, tuple[int, int]]
+    """Member name without the key -> (offset of the data in the tar, bytes)."""
+    truncated: bool
+    corrupt: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingClips:
+    """Planned clips that are not in the shard, and why."""
+
+    video_id: str
+    first_clip: int
+    num_clips: int
+    reason: str
+    """`truncated`, `corrupt` or `timestamps` (the packets promised more frames), else a reason of
+    a reject."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoOutcome:
+    """What decoding one piece of a video told."""
+
+    video_id: str
+    num_clips: int
+    num_frames_decoded: int
+    num_decode_errors: int
+    truncated: bool
+    corrupt: bool
+    reordered: bool
+    """Frames came with times that go back, and were sorted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sidecar:
+    """One committed shard."""
+
+    name: str
+    index: int
+    split: str
+    fingerprint: str
+    """Of the ShardSpec."""
+    recipe_fingerprint: str
+    tar_sha256: str
+    """Empty where every sample was rejected: then there is no tar."""
+    tar_bytes: int
+    samples: tuple[SampleEntry, ...]
+    videos: tuple[VideoOutcome, ...]
+    missing: tuple[MissingClips, ...]
+    rejects: tuple[Reject, ...]
+    versions: dict[str, str]
+    """Libraries that shape the bytes."""
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        """Indented and sorted: the same text for the same shard."""
+        fields = asdict(self)
+        fields["rejects"] = [reject.to_row() for reject in self.rejects]
+        return json.dumps(fields, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, *, where: str) -> Sidecar:
+        """The inverse of `to_json`. CacheDamaged names `where`."""
+        try:
+            fields: dict[str, Any] = json.loads(text)
+            samples = tuple(
+                SampleEntry(
+                    **{**entry, "members": {k: (v[0], v[1]) for k, v in entry["members"].items()}}
+                )
+                for entry in fields["samples"]
+            )
+            rejects = tuple(
+                Reject(**{key: value for key, value in row.items() if key != "retryable"})
+                for row in fields["rejects"]
+            )
+            videos = tuple(VideoOutcome(**row) for row in fields["videos"])
+            missing = tuple(MissingClips(**row) for row in fields["missing"])
+            changed = {"samples": samples, "rejects": rejects, "videos": videos, "missing": missing}
+            return cls(**{**fields, **changed})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CacheDamaged(f"{where}: not a sidecar: {error}") from error
