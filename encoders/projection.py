@@ -23,7 +23,7 @@ class RandomProjection:
     """A matrix of -1 and +1 from a seed, applied to every patch."""
 
     spec: EncoderSpec
-    matrix_PD: npt.NDArray[np.float32]
+    matrix: npt.NDArray[np.float32]
     """(PATCH * PATCH * 3, D)."""
     uses_motion: bool
 
@@ -36,9 +36,10 @@ class RandomProjection:
         B, T = pixels_BTHWC.shape[:2]
         h, w = self.spec.grid
         patches = pixels_BTHWC.reshape(B, T, h, PATCH, w, PATCH, 3).transpose(0, 1, 2, 4, 3, 5, 6)
-        sums = patches.reshape(B * T * h * w, PATCH * PATCH * 3) @ self.matrix_PD
+        sums = patches.reshape(B * T * h * w, PATCH * PATCH * 3) @ self.matrix
         # A power of two near the sums' spread keeps the scaling exact.
-        return (sums * np.float32(2.0**-11)).reshape(B, T, h, w, self.spec.dim)
+        features_BTHWD = (sums * np.float32(2.0**-11)).reshape(B, T, h, w, self.spec.dim)
+        return features_BTHWD.astype(np.float32, copy=False)
 
 
 def random_image_spec() -> EncoderSpec:

@@ -1,4 +1,4 @@
-"""The nouns: frozen dataclasses, the file format, the errors. No torch, no Beam, no video library."""
+"""The nouns: dataclasses, the file format, the errors. No torch, Beam, Arrow or video library."""
 
 from schemas.cache_info import CacheInfo
 from schemas.errors import (

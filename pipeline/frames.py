@@ -1,0 +1,102 @@
+"""Decode the frames of a video, in whole, and count what went wrong. Runs in the decoder process.
+
+One thread, so that a damaged file gives the same frames every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import av.error
+
+from pipeline.opening import check_pixels, open_video
+from pipeline.sampling import TimedFrame
+from schemas.errors import VideoError
+
+
+@dataclass(slots=True)
+class Tally:
+    """What decoding met so far."""
+
+    num_frames: int = 0
+    num_errors: int = 0
+    """Packets that did not decode."""
+    num_corrupt: int = 0
+    """Frames that the decoder gave out and marked as damaged."""
+    sample_aspect: float = 1.0
+
+    @property
+    def num_problems(self) -> int:
+        return self.num_errors + self.num_corrupt
+
+
+def decode_frames(
+    path: str,
+    *,
+    tally: Tally,
+    max_pixels: int,
+    max_duration_seconds: float,
+    alive: Callable[[], None],
+) -> Iterator[TimedFrame]:
+    """All frames that can be decoded, as the decoder gives them out.
+
+    `alive` is called for every packet. VideoError: of `open_video`, too_long, too_many_pixels,
+    out_of_memory.
+    """
+    with open_video(path, max_pixels=max_pixels) as (container, stream):
+        context = stream.codec_context
+        context.thread_count = 1
+        context.options = {"max_pixels": str(max_pixels)}  # refused before memory is taken
+        tally.sample_aspect = float(stream.sample_aspect_ratio or 1) or 1.0
+        first_seconds: float | None = None
+        for frame in _decode(container, stream, tally, alive):
+            seconds = _frame_seconds(frame)
+            if seconds is None:
+                tally.num_errors += 1
+                continue
+            first_seconds = seconds if first_seconds is None else first_seconds
+            if abs(seconds - first_seconds) > max_duration_seconds:
+                detail = f"frames {seconds - first_seconds:.0f} s apart, limit"
+                raise VideoError("too_long", f"{detail} {max_duration_seconds:.0f} s")
+            check_pixels(frame.width, frame.height, max_pixels=max_pixels)
+            tally.num_frames += 1
+            tally.num_corrupt += frame.is_corrupt
+            yield TimedFrame(
+                seconds=seconds,
+                duration_seconds=float((frame.duration or 0) * frame.time_base),
+                frame=frame,
+            )
+
+
+def _decode(container: Any, stream: Any, tally: Tally, alive: Callable[[], None]) -> Iterator[Any]:
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets)
+        except StopIteration:
+            return
+        except MemoryError as error:
+            raise VideoError("out_of_memory", "while reading packets") from error
+        except (av.error.FFmpegError, EOFError):
+            tally.num_errors += 1
+            return
+        alive()
+        try:
+            frames = packet.decode()
+        except MemoryError as error:
+            raise VideoError("out_of_memory", "while decoding") from error
+        except EOFError:
+            return
+        except av.error.FFmpegError:
+            tally.num_errors += 1  # one packet is lost, the next may be whole
+            continue
+        yield from frames
+
+
+def _frame_seconds(frame: Any) -> float | None:
+    ticks = frame.dts if frame.pts is None else frame.pts
+    if ticks is None or frame.time_base is None:
+        return None
+    return float(ticks * frame.time_base)

@@ -1,0 +1,86 @@
+"""How a decoder process and its owner talk: a JSON header and raw bytes, over pipes.
+
+Plain JSON, since the process that reads hostile video must not be able to hand over a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+HEADER = struct.Struct("<IQ")
+"""Bytes of JSON, bytes of payload."""
+MAX_JSON_BYTES = 64 * 1024 * 1024
+MAX_PAYLOAD_BYTES = 2 * 1024**3
+
+
+class PipeClosed(Exception):
+    """The other side is gone."""
+
+
+class WaitedTooLong(Exception):
+    """No byte came within the time limit."""
+
+
+class Damaged(Exception):
+    """What came is not a message."""
+
+
+def send(fd: int, message: dict[str, Any], payload: Sequence[bytes | memoryview] = ()) -> None:
+    """Write one message to a pipe. PipeClosed: nobody reads."""
+    text = json.dumps(message).encode()
+    size = sum(memoryview(part).nbytes for part in payload)
+    parts = [memoryview(HEADER.pack(len(text), size) + text)]
+    parts += [memoryview(part).cast("B") for part in payload]
+    try:
+        for part in parts:
+            while part.nbytes:
+                part = part[os.write(fd, part) :]
+    except BrokenPipeError as error:
+        raise PipeClosed from error
+
+
+class Receiver:
+    """Reads messages from a pipe and counts the seconds spent waiting."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN | select.POLLHUP)
+        self.waited_seconds = 0.0
+
+    def receive(self, *, timeout_seconds: float | None) -> tuple[dict[str, Any], bytearray]:
+        """(message, payload). PipeClosed, Damaged, or WaitedTooLong for one wait for a byte."""
+        text_bytes, payload_bytes = HEADER.unpack(self._read(HEADER.size, timeout_seconds))
+        if text_bytes > MAX_JSON_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
+            raise Damaged(f"a message claims {text_bytes} + {payload_bytes} bytes")
+        text = self._read(text_bytes, timeout_seconds)
+        payload = self._read(payload_bytes, timeout_seconds)
+        try:
+            message = json.loads(text)
+        except ValueError as error:
+            raise Damaged("a message is not JSON") from error
+        if not isinstance(message, dict):
+            raise Damaged("a message is not an object")
+        return message, payload
+
+    def _read(self, size: int, timeout_seconds: float | None) -> bytearray:
+        buffer = bytearray(size)
+        view = memoryview(buffer)
+        while view.nbytes:
+            began = time.monotonic()
+            timeout_ms = None if timeout_seconds is None else timeout_seconds * 1000
+            ready = self._poll.poll(timeout_ms)
+            self.waited_seconds += time.monotonic() - began
+            if not ready:
+                raise WaitedTooLong
+            count = os.readv(self._fd, [view])
+            if count == 0:
+                raise PipeClosed
+            view = view[count:]
+        return buffer

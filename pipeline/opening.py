@@ -1,0 +1,94 @@
+"""Open a video file safely and choose its video stream. Runs inside the decoder process only."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import av
+import av.error
+from av.stream import Disposition
+
+from schemas.errors import VideoError
+
+# Containers that hold their own media. Left out on purpose: playlists (hls, dash, concat, sdp),
+# image sequences (image2 reads other files by pattern), devices and lavfi.
+_VIDEO_DEMUXERS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,asf,asf_o,flv,live_flv,mpegts,mpeg,mpegvideo,m4v,ogg,"
+    "gif,apng,mxf,mxf_d10,mxf_opatom,rm,ivr,nut,nuv,nsv,ivf,obu,av1,h261,h263,h264,hevc,vvc,evc,"
+    "mjpeg,mpjpeg,dv,gxf,lxf,wtv,swf,amv,vc1,vc1test,cavsvideo,avs2,avs3,dirac,yuv4mpegpipe,dhav,"
+    "flic,roq,smk,bink,vivo,pva,ty,mtv,film_cpk,ea,xmv,4xm,psxstr,c93,mvi,thp,smjpeg,lmlm4,vmd"
+)
+# Sound: known, so that the reject says "no video stream" and not "refused".
+_SOUND_DEMUXERS = (
+    "mp3,flac,wav,w64,aac,ac3,eac3,ac4,amr,amrnb,amrwb,aiff,au,caf,dts,dtshd,ape,tta,wv,mpc,mpc8,"
+    "tak,truehd,mlp,opus,loas,latm,oma,voc"
+)
+
+OPTIONS = {
+    "protocol_whitelist": "file",
+    "format_whitelist": f"{_VIDEO_DEMUXERS},{_SOUND_DEMUXERS}",
+    "enable_drefs": "0",
+}
+_NOT_MOVING = Disposition.attached_pic | Disposition.timed_thumbnails
+
+
+@contextlib.contextmanager
+def open_video(path: str, *, max_pixels: int) -> Iterator[tuple[Any, Any]]:
+    """(container, video stream) of a local file.
+
+    Of several streams the one with the most pixels that is not a cover picture; at a tie the first.
+    VideoError: not_found, unreadable, empty_file, not_a_video, refused_format, no_video_stream,
+    unsupported_codec, too_many_pixels.
+    """
+    av.logging.set_level(av.logging.FATAL)
+    with _open(path) as container:
+        yield container, _choose_stream(container, max_pixels=max_pixels)
+
+
+def _open(path: str) -> Any:
+    try:
+        # "file:" keeps a name such as "a:b.mp4" from being read as a protocol.
+        return av.open(f"file:{path}", options=OPTIONS, metadata_errors="ignore")
+    except FileNotFoundError as error:
+        raise VideoError("not_found", "no such file") from error
+    except MemoryError as error:
+        raise VideoError("out_of_memory", "while opening the container") from error
+    except (av.error.InvalidDataError, EOFError) as error:
+        raise VideoError("not_a_video", _describe(error, path)) from error
+    except av.error.ArgumentError as error:
+        detail = "a playlist, image sequence or other format that can read other files"
+        raise VideoError("refused_format", detail) from error
+    except (av.error.FFmpegError, OSError) as error:
+        raise VideoError("unreadable", _describe(error, path)) from error
+
+
+def _choose_stream(container: Any, *, max_pixels: int) -> Any:
+    streams = [s for s in container.streams.video if not s.disposition & _NOT_MOVING]
+    if not streams:
+        kinds = sorted({stream.type for stream in container.streams}) or ["nothing"]
+        covers = len(container.streams.video)
+        what = ", ".join(kinds) + (" (the video stream is a cover picture)" if covers else "")
+        raise VideoError("no_video_stream", f"the file holds {what}")
+    with_decoder = [stream for stream in streams if stream.codec_context is not None]
+    if not with_decoder:
+        raise VideoError("unsupported_codec", "no decoder for any video stream")
+    stream = max(with_decoder, key=lambda s: (s.width or 0) * (s.height or 0))
+    check_pixels(stream.width or 0, stream.height or 0, max_pixels=max_pixels)
+    return stream
+
+
+def check_pixels(width: int, height: int, *, max_pixels: int) -> None:
+    """VideoError: too_many_pixels."""
+    if width * height > max_pixels:
+        raise VideoError("too_many_pixels", f"{width} x {height} is more than {max_pixels} pixels")
+
+
+def _describe(error: BaseException, path: str) -> str:
+    # The message ends with the path, which the reject has already.
+    text = str(getattr(error, "strerror", None) or error)
+    log = getattr(error, "log", None)
+    if log:
+        text += f": {log[2]}"
+    return text.replace(path, "FILE")

@@ -1,0 +1,86 @@
+"""Read the packets of a video, no pixels: its first and last time and whether it is all there.
+
+Runs inside the decoder process only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import av.error
+
+from pipeline.opening import open_video
+from schemas.errors import VideoError
+
+TRUNCATION_SECONDS = 0.5
+"""Containers round durations and streams end a little apart; a cut file misses more than this."""
+
+
+def read_packet_facts(
+    path: str, *, max_pixels: int, max_duration_seconds: float, alive: Callable[[], None]
+) -> dict[str, Any]:
+    """The facts of a `Probe` that are in headers and packets, JSON-ready.
+
+    `alive` is called for every packet. VideoError: of `open_video`, no_frames, too_long.
+    """
+    with open_video(path, max_pixels=max_pixels) as (container, stream):
+        times: list[float] = []
+        end_seconds = file_end_seconds = -float("inf")
+        for packet in _demux(container):
+            alive()
+            ticks = packet.dts if packet.pts is None else packet.pts
+            if ticks is None or packet.time_base is None:
+                continue
+            begin = float(ticks * packet.time_base)
+            end = begin + float((packet.duration or 0) * packet.time_base)
+            file_end_seconds = max(file_end_seconds, end)
+            if packet.stream_index == stream.index and not packet.is_discard:
+                times.append(begin)
+                end_seconds = max(end_seconds, end)
+        if not times:
+            raise VideoError("no_frames", "the video stream holds no packet with a time")
+        first, last = min(times), max(times)
+        if last - first > max_duration_seconds:
+            detail = f"{last - first:.0f} s is more than {max_duration_seconds:.0f} s"
+            raise VideoError("too_long", detail)
+        return {
+            "container": container.format.name,
+            "codec": stream.codec_context.name,
+            "width": stream.width or 0,
+            "height": stream.height or 0,
+            "average_fps": float(stream.average_rate or 0),
+            "num_packets": len(times),
+            "first_seconds": first,
+            "last_seconds": last,
+            "duration_seconds": max(end_seconds, last) - first,
+            "has_audio": len(container.streams.audio) > 0,
+            "truncated": _is_truncated(container, stream, first, end_seconds, file_end_seconds),
+        }
+
+
+def _demux(container: Any) -> Any:
+    packets = container.demux()
+    while True:
+        try:
+            packet = next(packets)
+        except StopIteration:
+            return
+        except (av.error.InvalidDataError, EOFError):
+            return  # what was read so far counts; the missing end shows as truncation
+        if packet.size:
+            yield packet
+
+
+def _is_truncated(
+    container: Any, stream: Any, first: float, end_seconds: float, file_end_seconds: float
+) -> bool:
+    if stream.duration:
+        start = float((stream.start_time or 0) * stream.time_base)
+        promised = min(start, first) + float(stream.duration * stream.time_base)
+        return bool(end_seconds < promised - TRUNCATION_SECONDS)
+    if container.duration:
+        # No duration of the stream itself (Matroska): another stream may be the longest.
+        promised = (container.start_time or 0) / 1e6 + container.duration / 1e6
+        return bool(file_end_seconds < promised - TRUNCATION_SECONDS)
+    return False

@@ -1,0 +1,92 @@
+"""Probe a source: digest, container and packet facts; a bad video is a row, never an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow.parquet as pq
+
+from pipeline.jail import DecoderProcess
+from pipeline.layout import CacheLayout
+from pipeline.local_files import content_sha256, size_and_time, to_path
+from pipeline.storage import publish_rows
+from schemas.errors import VideoError
+from schemas.recipe import DecodeLimits
+from schemas.tables import PROBE_SCHEMA, probe_from_row, probe_to_row
+from schemas.timeline import Grid
+from schemas.video import Probe, Source, video_id_of
+
+_READ_BYTES_PER_SECOND = 5e6
+"""Slow storage; sets the time limit of a probe."""
+
+
+def probe_source(source: Source, *, limits: DecodeLimits, process: DecoderProcess) -> Probe:
+    """What can be told of a source without decoding."""
+    probe = Probe(source=source)
+    try:
+        size_bytes, mtime_ns = size_and_time(source.uri)
+        probe = Probe(source=source, size_bytes=size_bytes, mtime_ns=mtime_ns)
+        if size_bytes == 0:
+            raise VideoError("empty_file", "zero bytes")
+        sha256 = content_sha256(source.uri)
+        known = {
+            "source": source,
+            "size_bytes": size_bytes,
+            "mtime_ns": mtime_ns,
+            "content_sha256": sha256,
+            "video_id": video_id_of(source, sha256),
+        }
+        probe = Probe(**known)
+        request = {
+            "kind": "probe",
+            "path": str(to_path(source.uri)),
+            "max_pixels": limits.max_pixels,
+            "max_duration_seconds": limits.max_duration_seconds,
+        }
+        answers = process.request(request, duration_seconds=size_bytes / _READ_BYTES_PER_SECOND)
+        for answer, _ in answers:
+            probe = Probe(**known, **answer["facts"])
+        _check_span(probe)
+    except VideoError as error:
+        return probe.rejected(error.reason, error.detail)
+    return probe
+
+
+def _check_span(probe: Probe) -> None:
+    start, end = probe.source.start_seconds, probe.source.end_seconds
+    grid = Grid.of(first_seconds=probe.first_seconds, fps=1.0, start_seconds=start, end_seconds=end)
+    if grid.num_samples(probe.last_seconds) == 0:
+        video = f"[{probe.first_seconds:.3f}, {probe.last_seconds:.3f}] s"
+        detail = f"frames are at {video}, the span is [{start}, {end}) s"
+        raise VideoError("span_outside", detail)
+
+
+def select_unprobed(sources: Iterable[Source], known: Iterable[Probe]) -> list[Source]:
+    """The sources without a probe, or whose file has another size or time than when probed."""
+    seen = {probe.source.identity: (probe.size_bytes, probe.mtime_ns) for probe in known}
+    unprobed = []
+    for source in sources:
+        try:
+            now = size_and_time(source.uri)
+        except VideoError:
+            now = (0, 0)
+        if seen.get(source.identity) != now:
+            unprobed.append(source)
+    return unprobed
+
+
+def read_probes(layout: CacheLayout) -> list[Probe]:
+    """The newest probe of every source that the cache has seen, in a fixed order."""
+    newest: dict[object, Probe] = {}
+    for path in layout.extensions(layout.probes):
+        for row in pq.read_table(path).to_pylist():
+            probe = probe_from_row(row)
+            newest[probe.source.identity] = probe
+    return [newest[identity] for identity in sorted(newest)]  # type: ignore[type-var]
+
+
+def write_probes(probes: Iterable[Probe], layout: CacheLayout) -> None:
+    """Add one immutable file of probes."""
+    rows = [probe_to_row(probe) for probe in sorted(probes, key=lambda p: p.source.identity)]
+    final = layout.next_extension(layout.probes)
+    publish_rows(rows, PROBE_SCHEMA, final, scratch=layout.scratch)

@@ -1,0 +1,186 @@
+"""Read what the user names as SOURCES: files, folders, globs and lists of sources."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.local_files import is_remote, to_path, to_uri
+from schemas.errors import SourceError
+from schemas.settings import nearest
+from schemas.video import Source
+
+MEDIA_EXTENSIONS = frozenset(
+    # Video, and sound: a folder's sound files become rejects with a reason, never a silent gap.
+    "3g2 3gp amv apng asf avi dv f4v flv gif h264 hevc ivf m1v m2ts m2v m4v mjpeg mkv mov mp4 mpeg"
+    " mpg mts mxf nut ogv rm rmvb ts vob webm wmv y4m"
+    " aac aif aiff flac m4a mka mp3 oga ogg opus wav wma".split()  # noqa: SIM905 - to be read
+)
+LIST_EXTENSIONS = frozenset({".txt", ".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
+_COLUMNS = {
+    "uri": "uri",
+    "id": "video_id",
+    "video_id": "video_id",
+    "start": "start_seconds",
+    "start_seconds": "start_seconds",
+    "end": "end_seconds",
+    "end_seconds": "end_seconds",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceList:
+    """What was named, without repetition, in the order given."""
+
+    sources: tuple[Source, ...]
+    num_ignored: int
+    """Files in folders that are not media by their extension."""
+
+
+def read_sources(arguments: Iterable[str], *, limit: int | None = None) -> SourceList:
+    """The sources that the arguments name; the first `limit` of them.
+
+    A file is a list of sources by its extension (txt, csv, tsv, jsonl, parquet), else a video; "-"
+    is a list of paths on stdin. SourceError: a path that does not exist, a list that cannot be
+    read, or no source at all.
+    """
+    found: dict[Any, Source] = {}
+    num_ignored = 0
+    for argument in arguments:
+        sources, ignored = _read_argument(argument)
+        num_ignored += ignored
+        for source in sources:
+            found.setdefault(source.identity, source)
+    if not found:
+        ignored_too = f"; {num_ignored} other files were ignored" if num_ignored else ""
+        raise SourceError(
+            f"no video in {', '.join(arguments)}{ignored_too}",
+            hint="name files outright to try them whatever their extension",
+        )
+    return SourceList(sources=tuple(found.values())[:limit], num_ignored=num_ignored)
+
+
+def _read_argument(argument: str) -> tuple[list[Source], int]:
+    if argument == "-":
+        return list(_text_rows(sys.stdin.read(), base=Path.cwd())), 0
+    if is_remote(argument):
+        raise SourceError(f"{argument}: only local files can be read; copy it here first")
+    path = to_path(argument)
+    if path.is_dir():
+        return _walk(path)
+    if path.exists():
+        if path.suffix.lower() in LIST_EXTENSIONS:
+            return _read_list(path), 0
+        return [Source(uri=to_uri(str(path)))], 0
+    if glob.has_magic(argument):
+        matches = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207 - absolute patterns
+        if matches:
+            results = [_read_argument(match) for match in matches]
+            return [s for sources, _ in results for s in sources], sum(n for _, n in results)
+        raise SourceError(f"{argument}: no file matches")
+    raise SourceError(f"{argument}: no such file or folder")
+
+
+def _walk(folder: Path) -> tuple[list[Source], int]:
+    sources, ignored = [], 0
+
+    def refuse(error: OSError) -> None:
+        raise SourceError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+    for parent, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            extension = name.rpartition(".")[2].lower()
+            if name.startswith(".") or extension not in MEDIA_EXTENSIONS:
+                ignored += 1
+            else:
+                sources.append(Source(uri=to_uri(os.path.join(parent, name))))  # noqa: PTH118
+    return sources, ignored
+
+
+def _read_list(path: Path) -> list[Source]:
+    base = path.absolute().parent
+    try:
+        if path.suffix.lower() == ".parquet":
+            import pyarrow.parquet as pq
+
+            rows: Iterable[Any] = pq.read_table(path).to_pylist()
+            return [_to_source(row, base=base, where=str(path)) for row in rows]
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: not a readable list of sources: {error}") from error
+    if path.suffix.lower() == ".txt":
+        return list(_text_rows(text, base=base))
+    if path.suffix.lower() in (".csv", ".tsv"):
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        reader = csv.DictReader(text.splitlines(keepends=True), delimiter=delimiter)
+        try:
+            return [_to_source(row, base=base, where=f"{path}:{reader.line_num}") for row in reader]
+        except csv.Error as error:
+            raise SourceError(f"{path}:{reader.line_num}: {error}") from error
+    return [
+        _to_source(_parse_line(line, where=f"{path}:{number}"), base=base, where=f"{path}:{number}")
+        for number, line in enumerate(text.split("\n"), start=1)
+        if line.strip()
+    ]
+
+
+def _text_rows(text: str, *, base: Path) -> Iterator[Source]:
+    for line in text.split("\n"):
+        if line.strip():
+            yield Source(uri=_resolve(line.rstrip("\r"), base=base))
+
+
+def _parse_line(line: str, *, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise SourceError(f"{where}: not JSON: {error}") from error
+    if isinstance(row, str):
+        return {"uri": row}
+    if not isinstance(row, dict):
+        raise SourceError(f"{where}: expected an object with a uri, got {line.strip()[:60]}")
+    return row
+
+
+def _to_source(row: dict[str, Any], *, base: Path, where: str) -> Source:
+    row = {name: value for name, value in row.items() if name is not None}
+    fields: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for name, value in row.items():
+        if name in _COLUMNS:
+            fields[_COLUMNS[name]] = None if value == "" else value
+        else:
+            extra[name] = value
+    uri = fields.get("uri")
+    if not isinstance(uri, str) or not uri:
+        raise SourceError(f"{where}: no column 'uri'{nearest('uri', row)}")
+    for name in ("start_seconds", "end_seconds"):
+        if fields.get(name) is not None:
+            try:
+                fields[name] = float(fields[name])
+            except (TypeError, ValueError) as error:
+                raise SourceError(
+                    f"{where}: {name} = {fields[name]!r} must be a number of seconds"
+                ) from error
+    if fields.get("video_id") is not None:
+        fields["video_id"] = str(fields["video_id"])
+    fields["uri"] = _resolve(uri, base=base)
+    return Source(extra=extra, **fields)
+
+
+def _resolve(uri: str, *, base: Path) -> str:
+    if is_remote(uri):
+        raise SourceError(f"{uri}: only local files can be read; copy it here first")
+    # Relative to the list; to the working folder where only that exists.
+    path = base / to_path(uri)
+    if not path.exists() and Path(to_path(uri)).exists():
+        path = Path(to_path(uri))
+    return to_uri(str(path))

@@ -1,0 +1,70 @@
+"""Write files so that the final name appears only whole. Local and network file systems."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from schemas.errors import StorageError
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the operating system about the cache's place into one sentence."""
+    try:
+        yield
+    except (OSError, pa.ArrowIOError) as error:
+        reason = os.strerror(error.errno) if getattr(error, "errno", None) else str(error)
+        raise StorageError(
+            f"{path}: cannot be written: {reason}",
+            hint="free some space or choose another place; what is committed is kept, run again",
+        ) from error
+
+
+@contextlib.contextmanager
+def temporary_file(scratch: Path, *, name: str) -> Iterator[Path]:
+    """A path under `scratch` that is gone afterwards, published or not."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    path = scratch / f"{name}.{uuid.uuid4().hex}"
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def publish(temporary: Path, final: Path) -> None:
+    """Make a whole, flushed file appear under its final name, at once."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(final)
+    folder = os.open(final.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def publish_bytes(data: bytes, final: Path, *, scratch: Path) -> None:
+    """Write `data` under `final`, at once; a file that already holds it is left alone."""
+    with contextlib.suppress(FileNotFoundError):
+        if final.read_bytes() == data:
+            return
+    with temporary_file(scratch, name=final.name) as temporary:
+        temporary.write_bytes(data)
+        publish(temporary, final)
+
+
+def publish_rows(
+    rows: list[dict[str, object]], schema: pa.Schema, final: Path, *, scratch: Path
+) -> None:
+    """Write rows as one Parquet file under `final`, at once."""
+    with temporary_file(scratch, name=final.name) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary, compression="zstd")
+        publish(temporary, final)
