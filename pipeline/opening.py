@@ -90,5 +90,5 @@ def _describe(error: BaseException, path: str) -> str:
     text = str(getattr(error, "strerror", None) or error)
     log = getattr(error, "log", None)
     if log:
-        text += f": {log[2]}"
+        text += f": {log[2].strip()}"
     return text.replace(path, "FILE")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
+from typing import Any
 
 import pyarrow.parquet as pq
 
 from encoders.base import EncoderSpec
 from pipeline.layout import CacheLayout
 from pipeline.storage import publish_rows
+from schemas.errors import FingerprintMismatch
 from schemas.plan import Piece, ShardSpec, specs_from_rows
-from schemas.recipe import Recipe
+from schemas.recipe import Recipe, differing_fields
 from schemas.tables import PLAN_SCHEMA
 from schemas.timeline import Grid, num_clips
 from schemas.video import Probe, key_stem
@@ -33,36 +36,6 @@ def estimate_clip_bytes(recipe: Recipe, specs: Mapping[str, EncoderSpec]) -> int
         pixels = n * recipe.preview.height**2 * 16 / 9
         members.append(int(pixels * _PREVIEW_BYTES_PER_PIXEL))
     return sum(_HEADER_BYTES + -(-size // 512) * 512 for size in members)
-
-
-def settle_ids(probes: Sequence[Probe], existing: Iterable[ShardSpec]) -> list[Probe]:
-    """The probes, with a reject for each whose id is already used for other content.
-
-    What the cache already holds under an id wins; of several new contents under one id none does,
-    so that the outcome does not depend on the order.
-    """
-    planned = {piece.video_id: piece for spec in existing for piece in spec.pieces}
-    contents: dict[str, set[object]] = {}
-    for probe in probes:
-        if probe.reject is None:
-            contents.setdefault(probe.video_id, set()).add(_content(probe))
-    settled = []
-    for probe in probes:
-        piece = planned.get(probe.video_id)
-        if probe.reject is not None:
-            pass
-        elif piece is not None:
-            held = (piece.content_sha256, piece.start_seconds, piece.end_seconds)
-            if held != _content(probe):
-                same = piece.uri == probe.source.uri and held[1:] == _content(probe)[1:]
-                reason = "source_changed" if same else "id_conflict"
-                detail = f"the cache holds {probe.video_id!r} with content {held[0][:16]}"
-                probe = probe.rejected(reason, detail, stage="plan")
-        elif len(contents[probe.video_id]) > 1:
-            detail = f"{probe.video_id!r} is given to {len(contents[probe.video_id])} contents"
-            probe = probe.rejected("id_conflict", detail, stage="plan")
-        settled.append(probe)
-    return settled
 
 
 def extend_plan(
@@ -118,12 +91,8 @@ def _shard_order(video_id: str) -> str:
 
 
 def _preference(probe: Probe) -> tuple[str, str]:
-    # Of byte-identical files one is decoded; by name first, so that moving a folder changes nothing.
+    # Of byte-identical files one is decoded: by name first, so that a folder may move.
     return PurePath(probe.source.uri).name, probe.source.uri
-
-
-def _content(probe: Probe) -> tuple[str, float | None, float | None]:
-    return probe.content_sha256, probe.source.start_seconds, probe.source.end_seconds
 
 
 def _cut(probe: Probe, recipe: Recipe, *, shard_clips: int, clip_bytes: int) -> list[Piece]:
@@ -171,7 +140,43 @@ def read_plan(layout: CacheLayout) -> list[ShardSpec]:
     return sorted(specs_from_rows(rows), key=lambda spec: spec.index)
 
 
-def write_plan(specs: Iterable[ShardSpec], layout: CacheLayout) -> None:
-    """Add one immutable file of ShardSpecs."""
+def write_plan(
+    specs: Iterable[ShardSpec],
+    layout: CacheLayout,
+    *,
+    recipe: Recipe,
+    stamps: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Add one immutable file of ShardSpecs; it carries the recipe, whatever becomes of the run."""
     rows = [row for spec in specs for row in spec.to_rows()]
-    publish_rows(rows, PLAN_SCHEMA, layout.next_extension(layout.plan), scratch=layout.scratch)
+    made_by = json.dumps({"recipe": recipe.to_mapping(), "stamps": stamps})
+    schema = PLAN_SCHEMA.with_metadata({"made_by": made_by})
+    publish_rows(rows, schema, layout.next_extension(layout.plan), scratch=layout.scratch)
+
+
+def read_plan_recipe(layout: CacheLayout) -> tuple[Recipe, dict[str, dict[str, Any]]] | None:
+    """The recipe and the encoders' stamps that the plan was made with; None without a plan."""
+    files = layout.extensions(layout.plan)
+    if not files:
+        return None
+    made_by = json.loads((pq.read_schema(files[-1]).metadata or {})[b"made_by"])
+    return Recipe.from_mapping(made_by["recipe"]), made_by["stamps"]
+
+
+def check_recipe(
+    layout: CacheLayout, recipe: Recipe, stamps: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """FingerprintMismatch, with the differing fields, if the cache was begun by another recipe."""
+    planned = read_plan_recipe(layout)
+    if planned is None:
+        return
+    old, old_stamps = planned
+    have, want = old.fingerprint(old_stamps), recipe.fingerprint(stamps)
+    if have != want:
+        fields = differing_fields(old.identity(old_stamps), recipe.identity(stamps))
+        raise FingerprintMismatch(
+            f"{layout.root} was made by recipe {old.name!r} ({have[:8]}), this is {recipe.name!r}"
+            f" ({want[:8]}): {'; '.join(fields)}",
+            hint="use another folder for the new recipe, or leave out --recipe and --set to go on"
+            " with the cache's own",
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 
@@ -29,14 +30,8 @@ def probe_source(source: Source, *, limits: DecodeLimits, process: DecoderProces
         if size_bytes == 0:
             raise VideoError("empty_file", "zero bytes")
         sha256 = content_sha256(source.uri)
-        known = {
-            "source": source,
-            "size_bytes": size_bytes,
-            "mtime_ns": mtime_ns,
-            "content_sha256": sha256,
-            "video_id": video_id_of(source, sha256),
-        }
-        probe = Probe(**known)
+        video_id = video_id_of(source, sha256)
+        probe = replace(probe, content_sha256=sha256, video_id=video_id)
         request = {
             "kind": "probe",
             "path": str(to_path(source.uri)),
@@ -45,7 +40,7 @@ def probe_source(source: Source, *, limits: DecodeLimits, process: DecoderProces
         }
         answers = process.request(request, duration_seconds=size_bytes / _READ_BYTES_PER_SECOND)
         for answer, _ in answers:
-            probe = Probe(**known, **answer["facts"])
+            probe = replace(probe, **answer["facts"])
         _check_span(probe)
     except VideoError as error:
         return probe.rejected(error.reason, error.detail)

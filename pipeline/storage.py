@@ -19,8 +19,8 @@ def storage_errors(path: Path) -> Iterator[None]:
     """Turn errors of the operating system about the cache's place into one sentence."""
     try:
         yield
-    except (OSError, pa.ArrowIOError) as error:
-        reason = os.strerror(error.errno) if getattr(error, "errno", None) else str(error)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise StorageError(
             f"{path}: cannot be written: {reason}",
             hint="free some space or choose another place; what is committed is kept, run again",
@@ -64,7 +64,7 @@ def publish_bytes(data: bytes, final: Path, *, scratch: Path) -> None:
 def publish_rows(
     rows: list[dict[str, object]], schema: pa.Schema, final: Path, *, scratch: Path
 ) -> None:
-    """Write rows as one Parquet file under `final`, at once."""
+    """Write rows as one Parquet file under `final`, at once; the schema may carry metadata."""
     with temporary_file(scratch, name=final.name) as temporary:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary, compression="zstd")
         publish(temporary, final)

@@ -1,0 +1,233 @@
+"""FeatureCache: read a cache. Through the index: one positioned read a sample, no tar is parsed.
+
+    cache = open_cache("cache/")
+    sample = cache["v0123456789abcdef_000000"]
+    sample.features["image"].shape, sample.times
+
+Needs numpy and pyarrow; neither torch nor Beam.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.layout import CacheLayout
+from schemas.cache_info import CacheInfo
+from schemas.errors import CacheDamaged, CacheIncomplete, UsageError
+from schemas.recipe import Recipe
+from schemas.sample import Sample
+from schemas.settings import nearest
+from schemas.tables import INDEX_SCHEMA
+
+MAX_OPEN_TARS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRow:
+    """One row of the index."""
+
+    key: str
+    video_id: str
+    clip_index: int
+    start_seconds: float
+    end_seconds: float
+    num_frames: int
+    truncated: bool
+    corrupt: bool
+    shard: str
+    offset: int
+    num_bytes: int
+    members: dict[str, tuple[int, int]]
+    """Member name without the key -> (offset in the tar, bytes)."""
+
+
+class FeatureCache:
+    """An open cache: `len`, `[key]`, iteration by video and clip; a context manager."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.layout = CacheLayout(Path(path))
+        self.info = read_info(self.layout)
+        self.recipe = Recipe.from_mapping(self.info.recipe)
+        self._table = _read_index(self.layout)
+        self._tars: OrderedDict[str, int] = OrderedDict()
+
+    def __repr__(self) -> str:
+        counts = self.info.counts
+        return (
+            f"FeatureCache({str(self.layout.root)!r}, {counts['videos']} videos,"
+            f" {len(self)} samples, {counts['shards']} shards, recipe {self.recipe.name!r})"
+        )
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
+
+    def __iter__(self) -> Iterator[Sample]:
+        """All samples, video by video, in order of time."""
+        for key in self.keys():
+            yield self[key]
+
+    def __getitem__(self, key: str) -> Sample:
+        """The sample; its arrays alias one buffer that is its own. UsageError: no such key."""
+        return self.read(key)
+
+    def __enter__(self) -> FeatureCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Names of the features, in the recipe's order."""
+        return self.info.streams
+
+    @property
+    def fingerprint(self) -> str:
+        return self.info.fingerprint
+
+    @property
+    def index(self) -> pa.Table:
+        """The index as a table; see docs/format.md."""
+        return self._table
+
+    def keys(self) -> list[str]:
+        """Keys of all samples, video by video, in order of time."""
+        return list(self._rows)
+
+    @functools.cached_property
+    def videos(self) -> dict[str, list[str]]:
+        """video_id -> keys of its samples, in order of time."""
+        videos: dict[str, list[str]] = {}
+        ids = self._table.column("video_id").to_pylist()
+        for key, number in self._rows.items():
+            videos.setdefault(ids[number], []).append(key)
+        return videos
+
+    def video(self, video_id: str) -> Iterator[Sample]:
+        """The samples of one video, in order of time. UsageError: no such video."""
+        if video_id not in self.videos:
+            raise UsageError(f"no video {video_id!r} in the cache{nearest(video_id, self.videos)}")
+        return (self[key] for key in self.videos[video_id])
+
+    def row(self, key: str) -> SampleRow:
+        """What the index says of a sample. UsageError: no such key."""
+        if key not in self._rows:
+            raise UsageError(
+                f"no sample {key!r} in {self.layout.root}{nearest(key, self._rows)}",
+                hint=f"see: pipeline inspect {self.layout.root}",
+            )
+        number = self._rows[key]
+        fields = {name: column[number].as_py() for name, column in self._columns.items()}
+        names = fields.pop("member_names")
+        places = zip(fields.pop("member_offsets"), fields.pop("member_bytes"), strict=True)
+        num_bytes = fields.pop("bytes")
+        members = dict(zip(names, places, strict=True))
+        return SampleRow(**fields, num_bytes=num_bytes, members=members)
+
+    def read(self, key: str, *, buffer: bytearray | memoryview | None = None) -> Sample:
+        """The sample, read with one call into `buffer` (`row(key).num_bytes` or more bytes).
+
+        Its arrays alias the buffer: pass the same one again only when they are no longer needed.
+        """
+        row = self.row(key)
+        view = memoryview(bytearray(row.num_bytes) if buffer is None else buffer).cast("B")
+        view = view[: row.num_bytes]
+        self._read_into(row, view)
+        members = {
+            name: view[offset - row.offset : offset - row.offset + size]
+            for name, (offset, size) in row.members.items()
+        }
+        return Sample.from_members(key, members, streams=self.streams)
+
+    def close(self) -> None:
+        """Close the open tars; reading again opens them again."""
+        while self._tars:
+            os.close(self._tars.popitem()[1])
+
+    @functools.cached_property
+    def _rows(self) -> dict[str, int]:
+        # By video and clip, which is not the order of the shards once videos were added.
+        order = self._table.select(["video_id", "clip_index"]).to_pydict()
+        numbers = sorted(
+            range(self._table.num_rows),
+            key=lambda number: (order["video_id"][number], order["clip_index"][number]),
+        )
+        keys = self._table.column("key").to_pylist()
+        return {keys[number]: number for number in numbers}
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, Any]:
+        return {name: self._table.column(name) for name in INDEX_SCHEMA.names}
+
+    def _read_into(self, row: SampleRow, view: memoryview) -> None:
+        count = os.preadv(self._open_tar(row.shard), [view], row.offset)
+        if count != row.num_bytes:
+            raise CacheDamaged(
+                f"{self.layout.tar(row.shard)} ends inside {row.key}",
+                hint=f"run: pipeline verify {self.layout.root}",
+            )
+
+    def _open_tar(self, shard: str) -> int:
+        if shard in self._tars:
+            self._tars.move_to_end(shard)
+            return self._tars[shard]
+        path = self.layout.tar(shard)
+        try:
+            self._tars[shard] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise CacheDamaged(
+                f"{path}: {error.strerror}", hint=f"run: pipeline verify {self.layout.root}"
+            ) from error
+        if len(self._tars) > MAX_OPEN_TARS:
+            os.close(self._tars.popitem(last=False)[1])
+        return self._tars[shard]
+
+
+def open_cache(path: str | os.PathLike[str]) -> FeatureCache:
+    """Open a cache for reading.
+
+    UsageError: no such folder. CacheIncomplete: no run has finished there. CacheDamaged or
+    CacheError: cache.json or the index is not what this version reads.
+    """
+    return FeatureCache(path)
+
+
+def read_info(layout: CacheLayout) -> CacheInfo:
+    """cache.json; errors as of `open_cache`."""
+    if not layout.root.is_dir():
+        what = "is a file, not a cache" if layout.root.exists() else "no such folder"
+        raise UsageError(f"{layout.root}: {what}")
+    try:
+        text = layout.info.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise CacheIncomplete(
+            f"{layout.root} has no cache.json: not a cache, or its first run has not finished",
+            hint="make or finish it with: pipeline run SOURCES CACHE",
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise CacheDamaged(f"{layout.info}: cannot be read: {error}") from error
+    return CacheInfo.from_json(text, where=str(layout.info))
+
+
+def _read_index(layout: CacheLayout) -> Any:
+    try:
+        table = pq.read_table(layout.index).combine_chunks()
+    except (OSError, pa.ArrowException) as error:
+        raise CacheDamaged(
+            f"{layout.index}: cannot be read", hint=f"run: pipeline verify {layout.root}"
+        ) from error
+    if table.schema.names != INDEX_SCHEMA.names:
+        raise CacheDamaged(f"{layout.index}: columns {table.schema.names} are not an index's")
+    return table

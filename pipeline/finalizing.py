@@ -1,0 +1,150 @@
+"""Finalize: from the committed sidecars to index, rejects and, last, cache.json.
+
+It trusts the sidecars on disk and not what the run returned, and checks that no source is lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pipeline.layout import CacheLayout
+from pipeline.neighbours import write_neighbour_files
+from pipeline.storage import publish_bytes, publish_rows, storage_errors
+from schemas.account import Account
+from schemas.cache_info import CacheInfo, ShardEntry
+from schemas.errors import CacheDamaged, CacheIncomplete, TooManyRejects
+from schemas.plan import ShardSpec
+from schemas.recipe import Recipe
+from schemas.reject import Reject
+from schemas.sidecar import Sidecar
+from schemas.tables import INDEX_SCHEMA, REJECT_SCHEMA, index_rows
+from schemas.video import Probe
+
+
+def finalize_cache(
+    layout: CacheLayout,
+    *,
+    recipe: Recipe,
+    stamps: Mapping[str, Mapping[str, Any]],
+    account: Account,
+    sidecars: Sequence[Sidecar],
+    max_reject_rate: float,
+) -> None:
+    """Write what readers need; cache.json comes last and only if enough sources are usable.
+
+    TooManyRejects: see `check_reject_rate`; the rejects are written nevertheless.
+    """
+    with storage_errors(layout.root):
+        reject_rows: list[dict[str, object]] = [reject.to_row() for reject in account.rejects]
+        publish_rows(reject_rows, REJECT_SCHEMA, layout.rejects, scratch=layout.scratch)
+        check_reject_rate(account, max_reject_rate=max_reject_rate)
+        rows = [row for sidecar in sidecars for row in index_rows(sidecar)]
+        _check_unique([row["key"] for row in rows])
+        publish_rows(rows, INDEX_SCHEMA, layout.index, scratch=layout.scratch)
+        write_neighbour_files(sidecars, layout)
+        info = _describe(layout, recipe, stamps, account, sidecars)
+        publish_bytes(info.to_json().encode(), layout.info, scratch=layout.scratch)
+
+
+def read_sidecars(specs: Sequence[ShardSpec], layout: CacheLayout) -> list[Sidecar]:
+    """The sidecars of all planned shards, in order. CacheIncomplete: one is not committed."""
+    lacking = [spec.name for spec in specs if not layout.is_committed(spec.name)]
+    if lacking:
+        raise CacheIncomplete(
+            f"{len(lacking)} of {len(specs)} planned shards are not built, first {lacking[0]}",
+            hint="run the same command again; what is committed is kept",
+        )
+    sidecars = []
+    for spec in specs:
+        path = layout.sidecar(spec.name)
+        sidecar = Sidecar.from_json(path.read_text(encoding="utf-8"), where=str(path))
+        if sidecar.samples and not layout.tar(spec.name).exists():
+            raise CacheDamaged(
+                f"{layout.tar(spec.name)} is gone, its sidecar is there",
+                hint=f"delete {path} and run again to rebuild the shard",
+            )
+        sidecars.append(sidecar)
+    return sidecars
+
+
+def account_for(probes: Sequence[Probe], sidecars: Sequence[Sidecar]) -> Account:
+    """One outcome for every source: cached, or one reject.
+
+    Sources of equal content share the outcome of their video.
+    """
+    cached = {entry.video_id for sidecar in sidecars for entry in sidecar.samples}
+    failed: dict[str, Reject] = {}
+    for sidecar in sidecars:
+        for reject in sidecar.rejects:
+            failed.setdefault(reject.video_id, reject)
+    outcomes: dict[tuple[str, str, float, float], Reject | None] = {}
+    for probe in probes:
+        outcome = probe.reject
+        if outcome is None and probe.video_id not in cached:
+            # A source that is neither cached nor rejected is lost: a bug, so let it be a KeyError.
+            outcome = replace(failed[probe.video_id], uri=probe.source.uri)
+        outcomes[probe.source.identity] = outcome
+    return Account(outcomes=outcomes)
+
+
+def check_reject_rate(account: Account, *, max_reject_rate: float) -> None:
+    """TooManyRejects: the rate is above the limit, or nothing at all is usable."""
+    total = len(account.outcomes)
+    if account.num_cached == 0:
+        raise TooManyRejects(
+            f"none of {total} sources is usable: {account.commonest_reasons()}",
+            hint="see: pipeline rejects CACHE",
+        )
+    if account.reject_rate > max_reject_rate:
+        raise TooManyRejects(
+            f"{len(account.rejects)} of {total} sources were rejected"
+            f" ({account.reject_rate:.1%}, the limit is {max_reject_rate:.1%}):"
+            f" {account.commonest_reasons()}",
+            hint="see: pipeline rejects CACHE; what is built is kept: run again with a higher"
+            " --max-reject-rate to finish the cache",
+        )
+
+
+def _check_unique(keys: Sequence[str]) -> None:
+    repeated = [key for key, count in Counter(keys).items() if count > 1]
+    if repeated:
+        raise CacheDamaged(f"{len(repeated)} keys occur twice, the first is {repeated[0]}")
+
+
+def _describe(
+    layout: CacheLayout,
+    recipe: Recipe,
+    stamps: Mapping[str, Mapping[str, Any]],
+    account: Account,
+    sidecars: Sequence[Sidecar],
+) -> CacheInfo:
+    samples = [entry for sidecar in sidecars for entry in sidecar.samples]
+    return CacheInfo(
+        fingerprint=recipe.fingerprint(stamps),
+        recipe=recipe.to_mapping(),
+        stamps={name: dict(stamp) for name, stamp in stamps.items()},
+        counts={
+            "sources": len(account.outcomes),
+            "cached": account.num_cached,
+            "rejected": len(account.rejects),
+            "videos": len({entry.video_id for entry in samples}),
+            "samples": len(samples),
+            "frames": sum(entry.num_frames for entry in samples),
+            "shards": sum(1 for sidecar in sidecars if sidecar.samples),
+            "bytes": sum(sidecar.tar_bytes for sidecar in sidecars),
+        },
+        shards=tuple(
+            ShardEntry(
+                name=sidecar.name,
+                sha256=sidecar.tar_sha256,
+                tar_bytes=sidecar.tar_bytes,
+                num_samples=len(sidecar.samples),
+            )
+            for sidecar in sidecars
+        ),
+        index_sha256=hashlib.sha256(layout.index.read_bytes()).hexdigest(),
+    )

@@ -1,0 +1,52 @@
+"""RunOptions: how and where a run is executed; nothing here changes a byte of the cache."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipeline.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How and where a run is executed."""
+
+    runner: Literal["local"] = "local"
+    num_workers: int = 1
+    """Processes; each has its own encoders and its own decoder process."""
+    max_reject_rate: float = 1.0
+    """In [0, 1]; a run with more rejects writes no cache.json."""
+    beam_arguments: tuple[str, ...] = ()
+    """Handed on to Beam as they are."""
+
+
+@contextlib.contextmanager
+def open_root(options: RunOptions, *, run_folder: RunFolder, num_elements: int) -> Iterator[Any]:
+    """A Beam pipeline to build a graph on; leaving the context runs it.
+
+    `num_elements` bounds the workers: starting an idle process costs seconds. An error that a
+    worker reported in the run folder is raised as itself.
+    """
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    num_workers = min(options.num_workers, max(1, num_elements))
+    mode = "in_memory" if num_workers == 1 else "multi_processing"
+    arguments = [
+        f"--direct_num_workers={num_workers}",
+        f"--direct_running_mode={mode}",
+        *options.beam_arguments,
+    ]
+    try:
+        # By instance: the default runner tries to download a binary.
+        with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(arguments)) as root:
+            yield root
+    except Exception as error:
+        reported = run_folder.reported_error()
+        if reported is None:
+            raise
+        raise reported from error

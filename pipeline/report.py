@@ -1,0 +1,66 @@
+"""RunReport: what a run did; the JSON of `pipeline run`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from schemas.account import Account
+from schemas.sidecar import Sidecar
+from schemas.video import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What one run did. Sources of the run = videos + skipped + rejected."""
+
+    videos: int
+    """Newly cached."""
+    clips: int
+    frames: int
+    shards: int
+    bytes: int
+    rejected: int
+    """Sources of this run that are among the rejects, now or from before."""
+    skipped: int
+    """Sources of this run that needed no work: cached before, or copies of another."""
+    seconds: float
+    fingerprint: str
+    cache: str
+    account: Account
+    """Of the whole cache."""
+
+    @classmethod
+    def of(
+        cls,
+        sources: Sequence[Source],
+        *,
+        new: Sequence[Sidecar],
+        account: Account,
+        fingerprint: str,
+        cache: str,
+        seconds: float,
+    ) -> RunReport:
+        """Count what the `new` shards hold and what became of the run's sources."""
+        samples = [entry for sidecar in new for entry in sidecar.samples]
+        videos = len({entry.video_id for entry in samples})
+        rejected = sum(1 for s in sources if account.outcomes[s.identity] is not None)
+        return cls(
+            videos=videos,
+            clips=len(samples),
+            frames=sum(entry.num_frames for entry in samples),
+            shards=sum(1 for sidecar in new if sidecar.samples),
+            bytes=sum(sidecar.tar_bytes for sidecar in new),
+            rejected=rejected,
+            skipped=max(0, len(sources) - rejected - videos),
+            seconds=round(seconds, 3),
+            fingerprint=fingerprint,
+            cache=cache,
+            account=account,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the account."""
+        names = [field.name for field in fields(self) if field.name != "account"]
+        return {name: getattr(self, name) for name in names}

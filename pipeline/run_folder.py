@@ -1,0 +1,126 @@
+"""RunFolder: where the processes of one run meet: sources in, probes, progress and errors out.
+
+Small files under the cache's .tmp; worker processes share nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import schemas.errors
+from schemas.errors import ReelcacheError
+from schemas.tables import probe_from_row, probe_to_row
+from schemas.video import Probe, Source
+
+WRITE_SECONDS = 0.2
+
+
+class RunFolder:
+    """The folder of one run, picklable; `create` makes it, `remove` ends it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, scratch: Path) -> RunFolder:
+        """A new folder under `scratch`."""
+        folder = cls(scratch / f"run-{uuid.uuid4().hex}")
+        for name in ("probes", "progress", "errors"):
+            (folder.path / name).mkdir(parents=True)
+        return folder
+
+    def remove(self) -> None:
+        """Delete it and all in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    @property
+    def sources_path(self) -> Path:
+        return self.path / "sources.jsonl"
+
+    @property
+    def probes_prefix(self) -> Path:
+        return self.path / "probes" / "part"
+
+    def write_sources(self, sources: Iterable[Source]) -> None:
+        """One line a source, as a row of probes that has no facts yet."""
+        with self.sources_path.open("w", encoding="utf-8") as file:
+            for source in sources:
+                file.write(encode_probe(Probe(source=source)) + "\n")
+
+    def read_sources(self) -> Iterator[Source]:
+        """What `write_sources` wrote."""
+        with self.sources_path.open(encoding="utf-8") as file:
+            for line in file:
+                yield decode_probe(line).source
+
+    def read_probes(self) -> Iterator[Probe]:
+        """What the probe stage wrote, in no particular order."""
+        for path in self.probes_prefix.parent.iterdir():
+            with path.open(encoding="utf-8") as file:
+                for line in file:
+                    yield decode_probe(line)
+
+    def report_error(self, error: ReelcacheError) -> None:
+        """Leave an error for the owner of the run: an engine hands on text only."""
+        fields = {"class": type(error).__name__, "message": error.message, "hint": error.hint}
+        self._replace("errors", fields)
+
+    def reported_error(self) -> ReelcacheError | None:
+        """An error that a worker left, if any."""
+        for path in sorted((self.path / "errors").glob("*.json")):
+            fields = json.loads(path.read_text())
+            cls = getattr(schemas.errors, fields["class"])
+            error: ReelcacheError = cls(fields["message"], hint=fields["hint"])
+            return error
+        return None
+
+    def totals(self) -> Counter[str]:
+        """The sum of all workers' counts."""
+        totals: Counter[str] = Counter()
+        for path in (self.path / "progress").glob("*.json"):
+            totals.update(json.loads(path.read_text()))
+        return totals
+
+    def _replace(self, kind: str, fields: Any) -> None:
+        path = self.path / kind / f"{os.getpid()}.json"
+        temporary = path.with_suffix(f".{uuid.uuid4().hex}")
+        temporary.write_text(json.dumps(fields))
+        temporary.replace(path)
+
+
+class ProgressCounter:
+    """Counts of one worker process, written now and then for the owner of the run to sum up."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._counts: Counter[str] = Counter()
+        self._written = 0.0
+
+    def __call__(self, **counts: int) -> None:
+        """Add counts."""
+        self._counts.update(counts)
+        if time.monotonic() - self._written > WRITE_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is counted so far."""
+        self._written = time.monotonic()
+        self._folder._replace("progress", self._counts)
+
+
+def encode_probe(probe: Probe) -> str:
+    """One line of JSON."""
+    return json.dumps(probe_to_row(probe))
+
+
+def decode_probe(line: str) -> Probe:
+    """The inverse of `encode_probe`."""
+    return probe_from_row(json.loads(line))
