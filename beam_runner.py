@@ -87,9 +87,11 @@ def run(
         if unprobed:
             run_folder.write_sources(unprobed)
             size = len(unprobed)
-            with watch("probe", size, run_folder):
-                with open_root(options, run_folder=run_folder, num_elements=size // 100) as root:
-                    probe(root, run_folder=run_folder, recipe=recipe)
+            with (
+                watch("probe", size, run_folder),
+                open_root(options, run_folder=run_folder, num_elements=size // 100) as root,
+            ):
+                probe(root, run_folder=run_folder, recipe=recipe)
             fresh = settle_ids(list(run_folder.read_probes()), known=known, existing=planned)
             write_probes(fresh, layout)
         probes = read_probes(layout)
@@ -107,9 +109,11 @@ def run(
 
         todo = [spec for spec in specs if not layout.is_committed(spec.name)]
         if todo:
-            with watch("build", sum(spec.num_clips for spec in todo), run_folder):
-                with open_root(options, run_folder=run_folder, num_elements=len(todo)) as root:
-                    build(root, layout=layout, run_folder=run_folder, recipe=recipe)
+            with (
+                watch("build", sum(spec.num_clips for spec in todo), run_folder),
+                open_root(options, run_folder=run_folder, num_elements=len(todo)) as root,
+            ):
+                build(root, layout=layout, run_folder=run_folder, recipe=recipe)
 
         sidecars = read_sidecars(specs, layout)
         account = account_for(probes, sidecars)

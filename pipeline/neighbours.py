@@ -1,7 +1,7 @@
 """Files beside the shards that let wids and Megatron-Energon open a cache unmodified.
 
-wids.json: wids 0.1.11. .nv-meta and *.tar.idx: Megatron-Energon 7.4.1. webdataset and Hugging
-Face datasets need nothing.
+wids.json: wids 0.1.11. .nv-meta and *.tar.idx: Megatron-Energon 7.4.1, as `energon prepare` writes
+them. webdataset and Hugging Face datasets need nothing.
 """
 
 from __future__ import annotations
@@ -15,29 +15,47 @@ from pipeline.layout import CacheLayout
 from pipeline.storage import publish_bytes
 from schemas.sidecar import Sidecar
 
+ENERGON_SPLITS = ("train", "val", "test")
+"""Energon and its tools ask for these by default; a split with no shard is an empty list."""
+
 
 def write_neighbour_files(sidecars: Sequence[Sidecar], layout: CacheLayout) -> None:
-    """Write wids.json, .nv-meta/ and a .tar.idx for each shard that has a tar."""
+    """Write wids.json, .nv-meta/ and a .tar.idx for each shard that has a tar.
+
+    index.sqlite and index.uuid are not written: random access and joins by key need them, reading
+    does not, and `energon prepare --tar-index-only CACHE` adds them. Here they are deleted once
+    the shards are no longer those that they describe.
+    """
     shards = [sidecar for sidecar in sidecars if sidecar.samples]
-    files = {layout.wids: _json(_wids(shards))}
-    files[layout.energon / ".info.json"] = _json(
-        {
-            "energon_version": "7.4.1",
-            "shard_counts": {f"shards/{s.name}.tar": len(s.samples) for s in shards},
-        }
-    )
-    splits: dict[str, list[str]] = {}
-    for sidecar in shards:
-        splits.setdefault(sidecar.split, []).append(f"shards/{sidecar.name}.tar")
+    shard_counts = {f"shards/{shard.name}.tar": len(shard.samples) for shard in shards}
+    splits: dict[str, list[str]] = {split: [] for split in ENERGON_SPLITS}
+    for shard in shards:
+        splits.setdefault(shard.split, []).append(f"shards/{shard.name}.tar")
+    files = {layout.tar_index(shard.name): _tar_index(shard) for shard in shards}
+    files[layout.wids] = _json(_wids(shards))
     # JSON is YAML.
     files[layout.energon / "split.yaml"] = _json({"exclude": [], "split_parts": splits})
-    files[layout.energon / "dataset.yaml"] = _json(
-        {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
+    if not (layout.energon / "dataset.yaml").exists():  # the file that Energon's users edit
+        crude = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
+        files[layout.energon / "dataset.yaml"] = _json(crude)
+    files[layout.energon / ".info.json"] = _json(
+        {"energon_version": "7.4.1", "shard_counts": shard_counts}
     )
-    for sidecar in shards:
-        files[layout.tar_index(sidecar.name)] = _tar_index(sidecar)
+    _delete_stale_index(layout, shard_counts)
     for path, data in files.items():
         publish_bytes(data, path, scratch=layout.scratch)
+
+
+def _delete_stale_index(layout: CacheLayout, shard_counts: dict[str, int]) -> None:
+    # index.sqlite counts shards by their place in .info.json, and a join that Energon has cached
+    # is found by index.uuid: with other shards both would give wrong samples without a word.
+    try:
+        described = json.loads((layout.energon / ".info.json").read_bytes())["shard_counts"]
+    except (OSError, ValueError, KeyError, TypeError):
+        described = None
+    if described != shard_counts:
+        for name in ("index.sqlite", "index.uuid"):
+            (layout.energon / name).unlink(missing_ok=True)
 
 
 def _wids(shards: Sequence[Sidecar]) -> dict[str, object]:
@@ -47,18 +65,20 @@ def _wids(shards: Sequence[Sidecar]) -> dict[str, object]:
         "name": "reelcache",
         "shardlist": [
             {
-                "url": f"shards/{sidecar.name}.tar",
-                "nsamples": len(sidecar.samples),
-                "filesize": sidecar.tar_bytes,
+                # Relative to wids.json.
+                "url": f"shards/{shard.name}.tar",
+                "nsamples": len(shard.samples),
+                "filesize": shard.tar_bytes,
             }
-            for sidecar in shards
+            for shard in shards
         ],
     }
 
 
-def _tar_index(sidecar: Sidecar) -> bytes:
-    last = sidecar.samples[-1]
-    offsets = [entry.offset for entry in sidecar.samples] + [last.offset + last.num_bytes]
+def _tar_index(shard: Sidecar) -> bytes:
+    # Where each sample begins, and where the last one ends.
+    last = shard.samples[-1]
+    offsets = [entry.offset for entry in shard.samples] + [last.offset + last.num_bytes]
     return np.array(offsets, dtype="<u8").tobytes()
 
 

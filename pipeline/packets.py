@@ -5,6 +5,7 @@ Runs inside the decoder process only.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +56,8 @@ def read_packet_facts(
             "last_seconds": last,
             "duration_seconds": max(end_seconds, last) - first,
             "has_audio": len(container.streams.audio) > 0,
-            "truncated": _is_truncated(container, stream, first, end_seconds, file_end_seconds),
+            "truncated": _missing_seconds(container, stream, first, end_seconds, file_end_seconds)
+            > max(TRUNCATION_SECONDS, 2 * _longest_interval(times)),
         }
 
 
@@ -72,15 +74,22 @@ def _demux(container: Any) -> Any:
             yield packet
 
 
-def _is_truncated(
+def _missing_seconds(
     container: Any, stream: Any, first: float, end_seconds: float, file_end_seconds: float
-) -> bool:
+) -> float:
     if stream.duration:
         start = float((stream.start_time or 0) * stream.time_base)
         promised = min(start, first) + float(stream.duration * stream.time_base)
-        return bool(end_seconds < promised - TRUNCATION_SECONDS)
+        return promised - end_seconds
     if container.duration:
         # No duration of the stream itself (Matroska): another stream may be the longest.
         promised = (container.start_time or 0) / 1e6 + container.duration / 1e6
-        return bool(file_end_seconds < promised - TRUNCATION_SECONDS)
-    return False
+        return float(promised - file_end_seconds)
+    return 0.0
+
+
+def _longest_interval(times: list[float]) -> float:
+    # A video that shows one picture for long may end with one that has no duration of its own.
+    ordered = sorted(times)
+    pairs = itertools.pairwise(ordered)
+    return max((after - before for before, after in pairs), default=0.0)

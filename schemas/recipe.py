@@ -141,14 +141,13 @@ class Recipe:
 
         RecipeError: no such recipe, not TOML, an unknown field or a value out of range.
         """
-        mapping: Mapping[str, Any] = _read_toml(name_or_path)
-        for assignment in overrides:
-            mapping = set_field(mapping, assignment)
-        return cls.from_mapping(mapping)
+        return cls.from_mapping(_read_toml(name_or_path), overrides=overrides)
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> Recipe:
-        """The inverse of `to_mapping`."""
+    def from_mapping(cls, mapping: Mapping[str, Any], *, overrides: Iterable[str] = ()) -> Recipe:
+        """The inverse of `to_mapping`, with "field=value" overrides. RecipeError as of `load`."""
+        for assignment in overrides:
+            mapping = set_field(mapping, assignment)
         return read_settings(cls, mapping)
 
     def to_mapping(self) -> dict[str, Any]:

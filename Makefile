@@ -1,0 +1,36 @@
+# make demo | make test work on a fresh clone with Python 3.11+, git and make.
+# VENV= lets several checkouts share one environment.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready-$(shell cksum < pyproject.toml | cut -d' ' -f1)
+VIDEOS ?=
+
+.PHONY: setup demo test check bench build docs gpu clean
+
+setup: $(READY)
+
+$(READY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "reelcache needs Python 3.11 or newer; say which one: make PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing (a few minutes the first time; torch alone is several GB)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@rm -f $(VENV)/.ready-* && touch $@
+
+demo: $(READY)
+	@$(BIN)/pipeline demo $(if $(VIDEOS),'$(VIDEOS)')
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.shards
+
+clean:
+	rm -rf demo build dist bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,122 @@
+"""`pipeline demo`: the whole way once, with an account that a newcomer understands."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeline.cli.run import choose_recipe, execute, print_report
+from pipeline.cli.show import common_options, count_text, print_json, set_verbosity
+from pipeline.layout import CacheLayout
+from schemas.reject import REASONS
+
+if TYPE_CHECKING:
+    from schemas.reject import Reject
+
+EPILOG = """\b
+Examples:
+  pipeline demo
+  pipeline demo my-videos/ --folder first-look"""
+
+SHOWN_REJECTS = 10
+
+
+@click.command(epilog=EPILOG)
+@click.argument("videos", nargs=-1)
+@click.option("--folder", default="demo", show_default=True, help="Where clips and cache go.")
+@click.option("--workers", type=click.IntRange(min=1), default=1, help="Processes.")
+@common_options
+def demo(
+    *,
+    videos: tuple[str, ...],
+    folder: str,
+    workers: int,
+    as_json: bool,
+    quiet: bool,
+    loud: bool,
+) -> int:
+    """Cache, verify and explain: generated clips, or VIDEOS (files, folders, lists) of yours."""
+    set_verbosity(quiet=quiet, loud=loud)
+    from pipeline.sources import read_sources
+    from pipeline.verifying import verify_cache
+
+    home = Path(folder)
+    cache = home / ("your-cache" if videos else "cache")
+    if not videos:
+        videos = (_make_clips(home / "videos", silent=as_json),)
+    recipe = choose_recipe(CacheLayout(cache), None)
+    found = read_sources(videos)
+    if not as_json:
+        click.echo(f"\n$ pipeline run {' '.join(videos)} {cache}")
+    report = execute(found.sources, recipe, cache=str(cache), workers=workers, quiet=quiet)
+    result = verify_cache(cache)
+    if as_json:
+        print_json(report.to_json() | {"verified": result.ok})
+        return 0 if result.ok else 1
+    print_report(report, num_sources=len(found.sources), num_ignored=found.num_ignored)
+    click.echo(f"\n$ pipeline verify {cache}")
+    click.echo(
+        f"{'ok' if result.ok else 'DAMAGED'}: {count_text(result.num_samples, 'sample')} in"
+        f" {count_text(result.num_shards, 'shard')}"
+    )
+    _explain(cache, report.account.rejects)
+    return 0 if result.ok else 1
+
+
+def _make_clips(folder: Path, *, silent: bool) -> str:
+    from pipeline.demo_clips import CLIPS, make_demo_clips
+
+    make_demo_clips(folder)
+    if not silent:
+        click.echo(f"{count_text(len(CLIPS), 'clip')} in {folder}:")
+        for name, what in CLIPS.items():
+            click.echo(f"  {name:18}  {what}")
+    return str(folder)
+
+
+def _explain(path: Path, rejects: list[Reject]) -> None:
+    from pipeline.cache import open_cache
+
+    with open_cache(path) as cache:
+        key = cache.keys()[0]
+        sample = cache[key]
+        info = sample.info
+        shapes = ", ".join(
+            f"{name} {' x '.join(map(str, array.shape))}" for name, array in sample.features.items()
+        )
+        click.echo(
+            f"\nWhat was cached: {count_text(len(cache.videos), 'video')}, cut into"
+            f" {count_text(len(cache), 'clip')} of {cache.recipe.sampling.frames_per_clip} frames"
+            f" at {cache.recipe.sampling.fps:g} fps."
+        )
+        click.echo(
+            f"  One of them: {info['source_name']}, [{info['start_seconds']:.3f},"
+            f" {info['end_seconds']:.3f}) s -> {shapes} (frames x rows x columns x channels)"
+        )
+        click.echo(
+            "  The recipe is 'tiny': seeded random encoders, so the path and the format are real\n"
+            "  and the features mean nothing yet."
+        )
+    if rejects:
+        click.echo(f"What was rejected: {count_text(len(rejects), 'source')}.")
+        for reject in rejects[:SHOWN_REJECTS]:
+            meaning = REASONS[reject.reason][0]
+            click.echo(f"  {PurePath(reject.uri).name}: {reject.reason} ({meaning})")
+        if len(rejects) > SHOWN_REJECTS:
+            click.echo(f"  and {len(rejects) - SHOWN_REJECTS} more: pipeline rejects {path}")
+    else:
+        click.echo("Nothing was rejected.")
+    click.echo(
+        f"""
+Where to look next (`source .venv/bin/activate` makes `pipeline` a command):
+  pipeline inspect {path}
+  pipeline inspect {path}::{key}
+  pipeline stats {path}
+In Python:
+  from pipeline import open_cache
+  sample = open_cache("{path}")["{key}"]
+Then your own videos:
+  pipeline run YOUR-VIDEOS/ YOUR-CACHE/ --workers 2"""
+    )

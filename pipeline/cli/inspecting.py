@@ -1,0 +1,261 @@
+"""`pipeline inspect`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.cli.show import (
+    common_options,
+    count_text,
+    duration_text,
+    print_facts,
+    print_json,
+    print_table,
+    set_verbosity,
+    size_text,
+)
+from schemas.errors import CacheDamaged, UsageError
+
+EPILOG = """\b
+Examples:
+  pipeline inspect cache/
+  pipeline inspect cache/shards/train-000000-3fa9c1d2.tar
+  pipeline inspect cache/::v0123456789abcdef_000000 --json"""
+
+SHOWN = 20
+
+
+@click.command(epilog=EPILOG, no_args_is_help=True)
+@click.argument("target", metavar="CACHE|SHARD.tar|CACHE::KEY")
+@click.option("--all", "show_all", is_flag=True, help=f"All rows, not the first {SHOWN}.")
+@common_options
+def inspect(*, target: str, show_all: bool, as_json: bool, quiet: bool, loud: bool) -> None:
+    """Look into a cache, a shard or one sample: shapes, dtypes, bytes, times."""
+    set_verbosity(quiet=quiet, loud=loud)
+    cache, separator, key = target.partition("::")
+    if separator:
+        _inspect_sample(cache, key, as_json=as_json)
+    elif Path(target).is_file():
+        _inspect_shard(Path(target), show_all=show_all, as_json=as_json)
+    else:
+        _inspect_cache(target, show_all=show_all, as_json=as_json)
+
+
+def _inspect_cache(path: str, *, show_all: bool, as_json: bool) -> None:
+    from pipeline.cache import open_cache
+
+    with open_cache(path) as cache:
+        info = cache.info
+        videos = list(_video_rows(cache))
+        if as_json:
+            print_json(
+                {
+                    "cache": path,
+                    "format_version": info.format_version,
+                    "fingerprint": info.fingerprint,
+                    "recipe": info.recipe,
+                    "stamps": info.stamps,
+                    "counts": info.counts,
+                    "shards": [
+                        {
+                            "name": entry.name,
+                            "samples": entry.num_samples,
+                            "bytes": entry.tar_bytes,
+                            "sha256": entry.sha256,
+                        }
+                        for entry in info.shards
+                    ],
+                    "videos": videos,
+                }
+            )
+            return
+        counts, sampling = info.counts, cache.recipe.sampling
+        seconds = sum(video["end_seconds"] - video["start_seconds"] for video in videos)
+        print_facts(
+            [
+                ("cache", path),
+                ("recipe", f"{cache.recipe.name} (fingerprint {info.fingerprint[:8]})"),
+                ("sampling", f"{sampling.fps:g} fps, {sampling.frames_per_clip} frames a clip"),
+                (
+                    "sources",
+                    f"{counts['sources']:,}: {counts['cached']:,} cached,"
+                    f" {counts['rejected']:,} rejected",
+                ),
+                ("videos", f"{counts['videos']:,}, {duration_text(seconds)} in all"),
+                (
+                    "samples",
+                    f"{count_text(counts['samples'], 'clip')},"
+                    f" {count_text(counts['frames'], 'frame')}",
+                ),
+                ("shards", f"{counts['shards']:,}, {size_text(counts['bytes'])}"),
+            ]
+        )
+        click.echo()
+        print_table(("member", "encoder", "shape", "dtype"), list(_stream_rows(cache)))
+        click.echo()
+        shown = videos if show_all else videos[:SHOWN]
+        print_table(
+            ("first key", "clips", "start", "end", "damage"),
+            [
+                (
+                    video["first_key"],
+                    video["clips"],
+                    video["start_seconds"],
+                    video["end_seconds"],
+                    video["damage"] or "-",
+                )
+                for video in shown
+            ],
+        )
+        _say_rest(len(videos) - len(shown), "video")
+
+
+def _video_rows(cache: Any) -> Iterator[dict[str, Any]]:
+    table = cache.index.to_pydict()
+    numbers = {key: number for number, key in enumerate(table["key"])}
+    for video_id, keys in cache.videos.items():
+        rows = [numbers[key] for key in keys]
+        kinds = ("truncated", "corrupt")
+        yield {
+            "video_id": video_id,
+            "clips": len(keys),
+            "frames": sum(table["num_frames"][row] for row in rows),
+            "start_seconds": table["start_seconds"][rows[0]],
+            "end_seconds": table["end_seconds"][rows[-1]],
+            "first_key": keys[0],
+            "damage": ", ".join(kind for kind in kinds if any(table[kind][row] for row in rows)),
+        }
+
+
+def _stream_rows(cache: Any) -> Iterator[tuple[str, ...]]:
+    num_frames = cache.recipe.sampling.frames_per_clip
+    for name, stream in cache.recipe.streams.items():
+        stamp = cache.info.stamps[name]
+        shape = (num_frames, *stamp["grid"], stamp["dim"])
+        yield f"{name}.npy", stream.encoder, _shape(shape), stream.dtype
+    yield "time.npy", "", _shape((num_frames, 2)), "float64"
+    yield "mask.npy", "", _shape((num_frames,)), "bool"
+
+
+def _inspect_shard(path: Path, *, show_all: bool, as_json: bool) -> None:
+    samples: dict[str, list[dict[str, Any]]] = {}
+    for name, member in _read_members(path):
+        samples.setdefault(name, []).append(member)
+    if as_json:
+        listed = [{"key": key, "members": members} for key, members in samples.items()]
+        print_json({"shard": str(path), "bytes": path.stat().st_size, "samples": listed})
+        return
+    print_facts(
+        [
+            ("shard", str(path)),
+            ("samples", f"{len(samples):,}"),
+            ("bytes", size_text(path.stat().st_size)),
+        ]
+    )
+    click.echo()
+    keys = list(samples) if show_all else list(samples)[:SHOWN]
+    rows = []
+    for key in keys:
+        for number, member in enumerate(samples[key]):
+            rows.append(("" if number else key, *_member_cells(member)))
+    print_table(("key", "member", "shape", "dtype", "bytes"), rows)
+    _say_rest(len(samples) - len(keys), "sample")
+
+
+def _read_members(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    import tarfile
+
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for entry in archive:
+                file = archive.extractfile(entry)
+                if file is None:
+                    continue
+                key, _, name = entry.name.partition(".")
+                head = file.read(256) if name.endswith(".npy") else b""
+                yield key, _describe_member(name, head, entry.size)
+    except tarfile.TarError as error:
+        raise CacheDamaged(f"{path}: not a shard: {error}") from error
+
+
+def _describe_member(name: str, head: bytes, num_bytes: int) -> dict[str, Any]:
+    import io
+
+    import numpy as np
+
+    shape: list[int] | None = None
+    dtype: str | None = None
+    if name.endswith(".npy"):
+        stream = io.BytesIO(head)
+        try:
+            np.lib.format.read_magic(stream)
+            header = np.lib.format.read_array_header_1_0(stream)
+        except ValueError as error:
+            raise CacheDamaged(f"member {name}: {error}") from error
+        shape, dtype = list(header[0]), str(header[2])
+    return {"name": name, "dtype": dtype, "shape": shape, "bytes": num_bytes}
+
+
+def _inspect_sample(path: str, key: str, *, as_json: bool) -> None:
+    from pipeline.cache import open_cache
+
+    if not key:
+        raise UsageError(f"{path}:: names no key", hint=f"see: pipeline inspect {path}")
+    with open_cache(path) as cache:
+        if key in cache.videos and key not in cache:
+            raise UsageError(
+                f"{key!r} is a video of {count_text(len(cache.videos[key]), 'sample')}",
+                hint=f"its first sample is {path}::{cache.videos[key][0]}",
+            )
+        row, sample = cache.row(key), cache[key]
+        members = []
+        for name, data in sample.to_members():
+            head = b"".join(bytes(part[:256]) for part in data)[:256]
+            members.append(_describe_member(name, head, row.members[name][1]))
+        if as_json:
+            print_json(
+                {
+                    "key": key,
+                    "shard": row.shard,
+                    "members": members,
+                    "json": sample.info,
+                    "times": sample.times.tolist(),
+                    "mask": sample.mask.tolist(),
+                }
+            )
+            return
+        print_facts([("key", key), ("shard", str(cache.layout.tar(row.shard)))])
+        click.echo()
+        print_table(("member", "shape", "dtype", "bytes"), [_member_cells(m) for m in members])
+        click.echo()
+        print_table(
+            ("frame", "start", "end", "filled"),
+            [
+                (number, float(start), float(end), "" if real else "yes")
+                for number, ((start, end), real) in enumerate(
+                    zip(sample.times, sample.mask, strict=True)
+                )
+            ],
+        )
+        click.echo()
+        facts = sorted(sample.info.items())
+        print_facts([(name, json.dumps(value, ensure_ascii=False)) for name, value in facts])
+
+
+def _member_cells(member: dict[str, Any]) -> tuple[Any, ...]:
+    shape = "" if member["shape"] is None else _shape(tuple(member["shape"]))
+    return member["name"], shape, member["dtype"] or "", member["bytes"]
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(str(size) for size in shape)
+
+
+def _say_rest(count: int, noun: str) -> None:
+    if count > 0:
+        click.echo(f"and {count_text(count, noun)} more (--all)")

@@ -1,0 +1,191 @@
+"""`pipeline run`."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeline.cli.show import (
+    common_options,
+    count_text,
+    duration_text,
+    print_facts,
+    print_json,
+    set_verbosity,
+    size_text,
+)
+from pipeline.layout import CacheLayout
+from schemas.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pipeline.report import RunReport
+    from schemas.video import Source
+
+DEFAULT_RECIPE = "tiny"
+
+EPILOG = """\b
+Examples:
+  pipeline run videos/ cache/
+  pipeline run list.csv cache/ --workers 8 --max-reject-rate 0.02
+  pipeline run 'day1/*.mp4' clip.mov cache/ --set sampling.fps=1
+  pipeline run videos/ cache/ -- --profile_cpu
+
+SOURCES are files, folders, globs, or lists of sources: txt, csv, tsv, jsonl, parquet with the
+column uri and, if you like, id, start and end in seconds; paths in a list are relative to it.
+"-" reads paths from stdin. CACHE is the last argument. What follows "--" goes to Beam."""
+
+
+@click.command(epilog=EPILOG, no_args_is_help=True)
+@click.argument("sources", nargs=-1, required=True)
+@click.argument("cache")
+@click.option(
+    "--recipe",
+    help=f"A name of `pipeline recipes` or a TOML file. [default: the cache's own, else"
+    f" {DEFAULT_RECIPE}]",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Change one field of the recipe; repeatable.",
+)
+@click.option(
+    "--runner",
+    type=click.Choice(["local"]),
+    default="local",
+    show_default=True,
+    help="Where the work is done.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Processes that decode and encode.",
+)
+@click.option(
+    "--max-reject-rate",
+    type=click.FloatRange(0, 1),
+    default=1.0,
+    show_default=True,
+    help="Finish no cache if a larger part of all its sources is rejected.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Take the first N sources only.")
+@common_options
+@click.pass_obj
+def run(
+    beam_arguments: tuple[str, ...],
+    *,
+    sources: tuple[str, ...],
+    cache: str,
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    runner: str,  # noqa: ARG001 - one choice so far
+    workers: int,
+    max_reject_rate: float,
+    limit: int | None,
+    as_json: bool,
+    quiet: bool,
+    loud: bool,
+) -> None:
+    """Cache the features of videos in CACHE.
+
+    Run it again to go on after an interruption, or with more SOURCES to add them: what is done is
+    not done twice.
+    """
+    set_verbosity(quiet=quiet, loud=loud)
+    from pipeline.sources import read_sources
+
+    chosen = choose_recipe(CacheLayout(Path(cache)), recipe, overrides=overrides)
+    found = read_sources(sources, limit=limit)
+    report = execute(
+        found.sources,
+        chosen,
+        cache=cache,
+        workers=workers,
+        max_reject_rate=max_reject_rate,
+        beam_arguments=beam_arguments,
+        quiet=quiet,
+    )
+    if as_json:
+        print_json(report.to_json())
+    else:
+        print_report(report, num_sources=len(found.sources), num_ignored=found.num_ignored)
+
+
+def choose_recipe(
+    layout: CacheLayout, name: str | None, *, overrides: Sequence[str] = ()
+) -> Recipe:
+    """The recipe asked for, else the cache's own, else the default one."""
+    if name is not None:
+        return Recipe.load(name, overrides=overrides)
+    from pipeline.planning import read_plan_recipe
+
+    planned = read_plan_recipe(layout)
+    if planned is None:
+        return Recipe.load(DEFAULT_RECIPE, overrides=overrides)
+    return Recipe.from_mapping(planned[0].to_mapping(), overrides=overrides)
+
+
+def execute(
+    sources: Sequence[Source],
+    recipe: Recipe,
+    *,
+    cache: str,
+    workers: int = 1,
+    max_reject_rate: float = 1.0,
+    beam_arguments: Sequence[str] = (),
+    quiet: bool = False,
+) -> RunReport:
+    """`beam_runner.run` with progress on stderr."""
+    import beam_runner
+    from pipeline.cli.progress import watch
+    from pipeline.options import RunOptions
+
+    def no_watch(*_: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    options = RunOptions(
+        num_workers=workers,
+        max_reject_rate=max_reject_rate,
+        beam_arguments=tuple(beam_arguments),
+    )
+    return beam_runner.run(
+        sources, recipe, cache_path=cache, options=options, watch=no_watch if quiet else watch
+    )
+
+
+def print_report(report: RunReport, *, num_sources: int, num_ignored: int) -> None:
+    """The account of a run for people."""
+    account = report.account
+    facts = []
+    if report.videos or report.clips:
+        facts.append(
+            (
+                "cached",
+                f"{count_text(report.videos, 'video')}: {count_text(report.clips, 'clip')},"
+                f" {count_text(report.frames, 'frame')}, {count_text(report.shards, 'shard')},"
+                f" {size_text(report.bytes)}",
+            )
+        )
+    else:
+        facts.append(("cached", "nothing new: all that can be cached is cached"))
+    if report.skipped:
+        facts.append(("skipped", f"{count_text(report.skipped, 'source')} cached before or copies"))
+    if report.rejected:
+        reasons = account.commonest_reasons(limit=100)
+        facts.append(("rejected", f"{report.rejected} of {num_sources} sources ({reasons})"))
+    if num_ignored:
+        facts.append(("ignored", f"{count_text(num_ignored, 'file')} that are not media"))
+    facts.append(("time", duration_text(report.seconds)))
+    facts.append(("cache", f"{report.cache} (fingerprint {report.fingerprint[:8]})"))
+    facts.append(("look", f"pipeline inspect {report.cache}"))
+    if report.rejected:
+        facts.append(("why", f"pipeline rejects {report.cache}"))
+    print_facts(facts)

@@ -1,0 +1,349 @@
+"""Verify a cache: digests, counts, shapes, times, index against tars, fingerprint.
+
+Every byte of every tar is read. Nothing raises for what is wrong with the cache: it is a finding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from pipeline.cache import read_info
+from pipeline.finalizing import account_for
+from pipeline.layout import CacheLayout
+from pipeline.probing import read_probes
+from schemas.cache_info import CacheInfo, ShardEntry
+from schemas.errors import CacheDamaged, RecipeError
+from schemas.recipe import Recipe
+from schemas.sample import Sample
+from schemas.sidecar import SampleEntry, Sidecar
+from schemas.tables import INDEX_SCHEMA, index_rows
+
+KINDS: dict[str, str] = {
+    "cache_json": "cache.json contradicts itself or the files",
+    "fingerprint": "the recipe and the stamps do not give the fingerprint, or a shard has another",
+    "missing_tar": "a tar of the cache is not there",
+    "missing_sidecar": "a sidecar of the cache is not there",
+    "damaged_sidecar": "a sidecar cannot be read or contradicts cache.json",
+    "truncated_tar": "a tar is shorter or longer than when it was written",
+    "digest": "the bytes of a tar are not those that were written",
+    "members": "a tar's members are not those of its sidecar",
+    "duplicate_key": "a key occurs twice",
+    "index": "the index is not that of the shards",
+    "sample": "a member cannot be decoded or has a wrong shape or dtype",
+    "times": "times or mask break their rules",
+    "counts": "counts do not add up, or a source is neither cached nor rejected",
+    "reader_files": "a file that other readers need is missing",
+    "values": "(--deep) a feature is NaN or infinite, or a preview is not a picture",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong."""
+
+    kind: str
+    """One of KINDS."""
+    where: str
+    detail: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"{self.kind = } is not one of {sorted(KINDS)}")
+
+
+@dataclass(slots=True)
+class Verification:
+    """What `verify_cache` found."""
+
+    findings: list[Finding] = field(default_factory=list)
+    num_samples: int = 0
+    num_shards: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+    def add(self, kind: str, where: object, detail: str) -> None:
+        """One more finding."""
+        self.findings.append(Finding(kind=kind, where=str(where), detail=detail))
+
+
+def verify_cache(
+    path: str | os.PathLike[str],
+    *,
+    deep: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Verification:
+    """Check a cache from end to end; with `deep` also every value and picture.
+
+    `progress` is called with the bytes of each shard that is done. UsageError, CacheIncomplete,
+    CacheDamaged, CacheError: there is no cache.json that could be checked against.
+    """
+    layout = CacheLayout(Path(path))
+    info = read_info(layout)
+    result = Verification(num_shards=sum(1 for entry in info.shards if entry.num_samples))
+    recipe = _check_info(info, layout, result)
+    sidecars: list[Sidecar] = []
+    for entry in info.shards:
+        sidecar = _check_shard(entry, info, recipe, layout, result, deep=deep)
+        if sidecar is not None:
+            sidecars.append(sidecar)
+        progress(entry.tar_bytes)
+    complete = len(sidecars) == len(info.shards)
+    _check_keys(sidecars, result)
+    _check_videos(sidecars, result)
+    _check_index(info, layout, sidecars, result, complete=complete)
+    if complete:
+        _check_counts(info, layout, sidecars, result)
+    return result
+
+
+def _check_info(info: CacheInfo, layout: CacheLayout, result: Verification) -> Recipe | None:
+    try:
+        recipe = Recipe.from_mapping(info.recipe)
+        if recipe.fingerprint(info.stamps) != info.fingerprint:
+            detail = "recipe and stamps in cache.json give another fingerprint"
+            result.add("fingerprint", layout.info, detail)
+    except (RecipeError, KeyError, TypeError) as error:
+        result.add("cache_json", layout.info, f"its recipe cannot be read: {error}")
+        return None
+    return recipe
+
+
+def _check_shard(
+    entry: ShardEntry,
+    info: CacheInfo,
+    recipe: Recipe | None,
+    layout: CacheLayout,
+    result: Verification,
+    *,
+    deep: bool,
+) -> Sidecar | None:
+    tar, sidecar_path = layout.tar(entry.name), layout.sidecar(entry.name)
+    sidecar: Sidecar | None = None
+    if not sidecar_path.is_file():
+        result.add("missing_sidecar", sidecar_path, "not there")
+    else:
+        try:
+            text = sidecar_path.read_text(encoding="utf-8")
+            sidecar = Sidecar.from_json(text, where=sidecar_path.name)
+        except (CacheDamaged, OSError, UnicodeDecodeError) as error:
+            result.add("damaged_sidecar", sidecar_path, str(error))
+    if sidecar is not None:
+        told = (sidecar.tar_sha256, sidecar.tar_bytes, len(sidecar.samples))
+        if told != (entry.sha256, entry.tar_bytes, entry.num_samples):
+            result.add("damaged_sidecar", sidecar_path, "contradicts cache.json")
+        if sidecar.recipe_fingerprint != info.fingerprint:
+            detail = f"{sidecar.recipe_fingerprint[:8]}, the cache has {info.fingerprint[:8]}"
+            result.add("fingerprint", sidecar_path, detail)
+    if entry.num_samples and _check_tar(entry, tar, layout, result) and sidecar is not None:
+        _check_members(sidecar, tar, result)
+        _check_samples(sidecar, tar, info, recipe, result, deep=deep)
+    return sidecar
+
+
+def _check_tar(entry: ShardEntry, tar: Path, layout: CacheLayout, result: Verification) -> bool:
+    if not tar.is_file():
+        result.add("missing_tar", tar, "not there")
+        return False
+    if not layout.tar_index(entry.name).is_file():
+        result.add("reader_files", layout.tar_index(entry.name), "not there")
+    size = tar.stat().st_size
+    if size != entry.tar_bytes:
+        result.add("truncated_tar", tar, f"{size} bytes, {entry.tar_bytes} were written")
+        return False
+    with tar.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != entry.sha256:
+        result.add("digest", tar, f"sha256 {digest[:16]}, written was {entry.sha256[:16]}")
+    return True
+
+
+def _check_members(sidecar: Sidecar, tar: Path, result: Verification) -> None:
+    expected = {
+        f"{entry.key}.{name}": place
+        for entry in sidecar.samples
+        for name, place in entry.members.items()
+    }
+    try:
+        with tarfile.open(tar, "r:") as archive:
+            found = [(m.name, (m.offset_data, m.size)) for m in archive.getmembers()]
+    except tarfile.TarError as error:
+        result.add("members", tar, f"not a tar: {error}")
+        return
+    for name, count in Counter(name for name, _ in found).items():
+        if count > 1:
+            result.add("duplicate_key", tar, f"member {name} occurs {count} times")
+    differing = set(found) ^ set(expected.items())
+    if differing:
+        detail = f"{len(differing)} members differ from the sidecar, such as {min(differing)[0]}"
+        result.add("members", tar, detail)
+
+
+def _check_samples(
+    sidecar: Sidecar,
+    tar: Path,
+    info: CacheInfo,
+    recipe: Recipe | None,
+    result: Verification,
+    *,
+    deep: bool,
+) -> None:
+    with tar.open("rb") as file:
+        for entry in sidecar.samples:
+            result.num_samples += 1
+            where = f"{tar.name}::{entry.key}"
+            members = {
+                name: os.pread(file.fileno(), size, offset)
+                for name, (offset, size) in entry.members.items()
+            }
+            try:
+                sample = Sample.from_members(entry.key, members, streams=info.streams)
+            except CacheDamaged as error:
+                result.add("sample", where, str(error))
+                continue
+            for detail in _shape_problems(sample, info, recipe, members):
+                result.add("sample", where, detail)
+            for detail in _time_problems(sample, entry):
+                result.add("times", where, detail)
+            if deep:
+                for detail in _value_problems(sample):
+                    result.add("values", where, detail)
+
+
+def _shape_problems(
+    sample: Sample, info: CacheInfo, recipe: Recipe | None, members: dict[str, bytes]
+) -> Iterator[str]:
+    if recipe is None:
+        return
+    num_frames = recipe.sampling.frames_per_clip
+    for name, stream in recipe.streams.items():
+        stamp, array = info.stamps[name], sample.features[name]
+        shape = (num_frames, *stamp["grid"], stamp["dim"])
+        if array.shape != shape or array.dtype != np.dtype(stream.dtype):
+            yield f"{name} is {array.shape} {array.dtype}, expected {shape} {stream.dtype}"
+    names = {f"{name}.npy" for name in recipe.streams} | {"time.npy", "mask.npy", "json"}
+    if recipe.preview.enabled:
+        names.add("preview.jpg")
+    if set(members) != names:
+        yield f"members are {sorted(members)}, expected {sorted(names)}"
+
+
+def _time_problems(sample: Sample, entry: SampleEntry) -> Iterator[str]:
+    starts, ends = sample.times[:, 0], sample.times[:, 1]
+    if not np.isfinite(sample.times).all():
+        yield "a time is not finite"
+    elif (np.diff(starts) < 0).any() or (ends < starts).any():
+        yield "times go back"
+    if sample.mask.dtype != np.bool_ or (np.diff(sample.mask.astype(np.int8)) > 0).any():
+        yield "the mask is not true values followed by false ones"
+    told = {
+        "video_id": entry.video_id,
+        "clip_index": entry.clip_index,
+        "start_seconds": entry.start_seconds,
+        "end_seconds": entry.end_seconds,
+        "num_frames": int(sample.mask.sum()),
+    }
+    for name, value in told.items():
+        if sample.info.get(name) != value:
+            yield f"its json has {name} = {sample.info.get(name)!r}, expected {value!r}"
+    if entry.num_frames != told["num_frames"]:
+        yield f"{told['num_frames']} frames by the mask, {entry.num_frames} by the sidecar"
+
+
+def _value_problems(sample: Sample) -> Iterator[str]:
+    from PIL import Image
+
+    for name, array in sample.features.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            yield f"{name} holds NaN or infinity"
+    if sample.preview is not None:
+        try:
+            Image.open(io.BytesIO(sample.preview)).load()
+        except (OSError, SyntaxError, ValueError) as error:
+            yield f"the preview is not a picture: {error}"
+
+
+def _check_keys(sidecars: list[Sidecar], result: Verification) -> None:
+    keys = Counter(entry.key for sidecar in sidecars for entry in sidecar.samples)
+    for key, count in keys.items():
+        if count > 1:
+            result.add("duplicate_key", key, f"occurs {count} times in the cache")
+
+
+def _check_videos(sidecars: list[Sidecar], result: Verification) -> None:
+    videos: dict[str, list[SampleEntry]] = {}
+    for sidecar in sidecars:
+        for entry in sidecar.samples:
+            videos.setdefault(entry.video_id, []).append(entry)
+    for video_id, entries in videos.items():
+        entries.sort(key=lambda entry: entry.clip_index)
+        for before, after in itertools.pairwise(entries):
+            if after.start_seconds < before.end_seconds - 1e-6:
+                detail = f"clip {after.clip_index} begins before clip {before.clip_index} ends"
+                result.add("times", video_id, detail)
+
+
+def _check_index(
+    info: CacheInfo,
+    layout: CacheLayout,
+    sidecars: list[Sidecar],
+    result: Verification,
+    *,
+    complete: bool,
+) -> None:
+    try:
+        data = layout.index.read_bytes()
+        rows = pq.read_table(io.BytesIO(data), schema=INDEX_SCHEMA).to_pylist()
+    except (OSError, ValueError) as error:
+        result.add("index", layout.index, f"cannot be read: {error}")
+        return
+    if hashlib.sha256(data).hexdigest() != info.index_sha256:
+        result.add("index", layout.index, "its sha256 is not the one in cache.json")
+    names = {sidecar.name for sidecar in sidecars}
+    expected = [row for sidecar in sidecars for row in index_rows(sidecar)]
+    if [row for row in rows if row["shard"] in names] != expected:
+        result.add("index", layout.index, "its rows are not those of the sidecars")
+    elif complete and len(rows) != len(expected):
+        result.add("index", layout.index, "it has rows of shards that are not in cache.json")
+    if not layout.wids.is_file():
+        result.add("reader_files", layout.wids, "not there")
+
+
+def _check_counts(
+    info: CacheInfo, layout: CacheLayout, sidecars: list[Sidecar], result: Verification
+) -> None:
+    samples = [entry for sidecar in sidecars for entry in sidecar.samples]
+    told = {
+        "samples": len(samples),
+        "frames": sum(entry.num_frames for entry in samples),
+        "videos": len({entry.video_id for entry in samples}),
+        "bytes": sum(sidecar.tar_bytes for sidecar in sidecars),
+        "shards": sum(1 for sidecar in sidecars if sidecar.samples),
+    }
+    try:
+        account = account_for(read_probes(layout), sidecars)
+        told |= {
+            "sources": len(account.outcomes),
+            "cached": account.num_cached,
+            "rejected": len(account.rejects),
+        }
+    except KeyError as error:
+        result.add("counts", layout.root, f"video {error} is neither cached nor rejected")
+    except (OSError, ValueError) as error:
+        result.add("counts", layout.probes, f"cannot be read: {error}")
+    for name, value in told.items():
+        if info.counts.get(name) != value:
+            detail = f"cache.json says {info.counts.get(name)} {name}, there are {value}"
+            result.add("counts", layout.info, detail)
