@@ -127,7 +127,7 @@ def run(
                 max_reject_rate=options.max_reject_rate,
             )
         else:
-            check_reject_rate(account, max_reject_rate=options.max_reject_rate)
+            check_reject_rate(account, layout, max_reject_rate=options.max_reject_rate)
     built = {spec.name for spec in todo}
     return RunReport.of(
         sources,

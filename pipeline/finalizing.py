@@ -41,7 +41,7 @@ def finalize_cache(
     with storage_errors(layout.root):
         reject_rows: list[dict[str, object]] = [reject.to_row() for reject in account.rejects]
         publish_rows(reject_rows, REJECT_SCHEMA, layout.rejects, scratch=layout.scratch)
-        check_reject_rate(account, max_reject_rate=max_reject_rate)
+        check_reject_rate(account, layout, max_reject_rate=max_reject_rate)
         rows = [row for sidecar in sidecars for row in index_rows(sidecar)]
         _check_unique([row["key"] for row in rows])
         publish_rows(rows, INDEX_SCHEMA, layout.index, scratch=layout.scratch)
@@ -91,20 +91,20 @@ def account_for(probes: Sequence[Probe], sidecars: Sequence[Sidecar]) -> Account
     return Account(outcomes=outcomes)
 
 
-def check_reject_rate(account: Account, *, max_reject_rate: float) -> None:
+def check_reject_rate(account: Account, layout: CacheLayout, *, max_reject_rate: float) -> None:
     """TooManyRejects: the rate is above the limit, or nothing at all is usable."""
     total = len(account.outcomes)
     if account.num_cached == 0:
         raise TooManyRejects(
             f"none of {total} sources is usable: {account.commonest_reasons()}",
-            hint="see: pipeline rejects CACHE",
+            hint=f"see: pipeline rejects {layout.root}",
         )
     if account.reject_rate > max_reject_rate:
         raise TooManyRejects(
             f"{len(account.rejects)} of {total} sources were rejected"
             f" ({account.reject_rate:.1%}, the limit is {max_reject_rate:.1%}):"
             f" {account.commonest_reasons()}",
-            hint="see: pipeline rejects CACHE; what is built is kept: run again with a higher"
+            hint=f"see: pipeline rejects {layout.root}; what is built is kept: run again with a higher"
             " --max-reject-rate to finish the cache",
         )
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.run_folder import RunFolder
@@ -35,18 +38,26 @@ def open_root(options: RunOptions, *, run_folder: RunFolder, num_elements: int) 
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
     num_workers = min(options.num_workers, max(1, num_elements))
-    mode = "in_memory" if num_workers == 1 else "multi_processing"
-    arguments = [
-        f"--direct_num_workers={num_workers}",
-        f"--direct_running_mode={mode}",
-        *options.beam_arguments,
-    ]
+    # By instance: the default runner tries to download a binary.
+    runner = FnApiRunner(_worker_processes(run_folder) if num_workers > 1 else None)
+    arguments = [f"--direct_num_workers={num_workers}", *options.beam_arguments]
     try:
-        # By instance: the default runner tries to download a binary.
-        with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(arguments)) as root:
+        with beam.Pipeline(runner=runner, options=PipelineOptions(arguments)) as root:
             yield root
     except Exception as error:
         reported = run_folder.reported_error()
         if reported is None:
             raise
         raise reported from error
+
+
+def _worker_processes(run_folder: RunFolder) -> Any:
+    # As Beam's own running mode "multi_processing", but with our modules whatever the working
+    # folder holds, and with the engine's chatter in a file.
+    from apache_beam.transforms.environments import SubprocessSDKEnvironment
+
+    root = shlex.quote(str(Path(__file__).resolve().parents[1]))
+    python, log = shlex.quote(sys.executable), shlex.quote(str(run_folder.workers_log))
+    worker = "-P -m apache_beam.runners.worker.sdk_worker_main"
+    command = f"PYTHONPATH={root} exec {python} {worker} 2>>{log}"
+    return SubprocessSDKEnvironment.from_command_string(command_string=command)

@@ -49,6 +49,11 @@ class RunFolder:
     def probes_prefix(self) -> Path:
         return self.path / "probes" / "part"
 
+    @property
+    def workers_log(self) -> Path:
+        """What engines print in their worker processes."""
+        return self.path.absolute() / "workers.log"
+
     def write_sources(self, sources: Iterable[Source]) -> None:
         """One line a source, as a row of probes that has no facts yet."""
         with self.sources_path.open("w", encoding="utf-8") as file:

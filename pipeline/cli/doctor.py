@@ -6,7 +6,6 @@ import importlib.util
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -79,11 +78,7 @@ def doctor(*, folder: str, as_json: bool, quiet: bool, loud: bool) -> int:
 
 
 def _check_versions() -> Iterator[Check]:
-    version = platform.python_version()
-    if sys.version_info >= (3, 11):
-        yield _good("python", version)
-    else:
-        yield _bad("python", version, "install Python 3.11 or newer")
+    yield _good("python", platform.python_version())
     yield _good("reelcache", metadata.version("reelcache"))
     for name in LIBRARIES:
         try:

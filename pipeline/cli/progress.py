@@ -39,7 +39,7 @@ def watch(stage: str, total: int, run_folder: RunFolder) -> Iterator[None]:
         raise
     done.set()
     thread.join()
-    display.show(total)
+    display.show(total, last=True)
     display.close()
 
 
@@ -48,9 +48,9 @@ class _Lines:
         self._stage, self._total, self._unit = stage, total, _UNITS[stage][1]
         self._began = self._said = time.monotonic()
 
-    def show(self, count: int) -> None:
+    def show(self, count: int, *, last: bool = False) -> None:
         now = time.monotonic()
-        if count < self._total and now - self._said < LINE_SECONDS:
+        if not last and (count >= self._total or now - self._said < LINE_SECONDS):
             return
         self._said = now
         seconds = now - self._began
@@ -90,7 +90,7 @@ class _Bar:
         self._began = time.monotonic()
         self._progress.start()
 
-    def show(self, count: int) -> None:
+    def show(self, count: int, *, last: bool = False) -> None:  # noqa: ARG002 - as of _Lines
         rate = count / max(time.monotonic() - self._began, 1e-3)
         self._progress.update(self._task, completed=count, rate=f"{rate:.1f}/s")
 

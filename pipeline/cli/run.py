@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.cli.interrupting import end_when_told
 from pipeline.cli.show import (
     common_options,
     count_text,
@@ -156,9 +157,10 @@ def execute(
         max_reject_rate=max_reject_rate,
         beam_arguments=tuple(beam_arguments),
     )
-    return beam_runner.run(
-        sources, recipe, cache_path=cache, options=options, watch=no_watch if quiet else watch
-    )
+    with end_when_told():
+        return beam_runner.run(
+            sources, recipe, cache_path=cache, options=options, watch=no_watch if quiet else watch
+        )
 
 
 def print_report(report: RunReport, *, num_sources: int, num_ignored: int) -> None:

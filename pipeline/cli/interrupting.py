@@ -1,0 +1,36 @@
+"""End a run at once on Ctrl-C or SIGTERM, with a sentence on how to go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+SENTENCE = "\nInterrupted. What is committed is kept: run the same command again to go on.\n"
+
+
+@contextlib.contextmanager
+def end_when_told() -> Iterator[None]:
+    """Within this context SIGINT and SIGTERM end the process; no shard is ever half committed.
+
+    An exception would not do: an engine catches it as an error of the video in hand, and waits for
+    its threads. Worker processes end when their owner is gone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: FrameType | None) -> None:
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, SENTENCE.encode())
+        os._exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
