@@ -92,7 +92,7 @@ def run(
                 open_root(options, run_folder=run_folder, num_elements=size // 100) as root,
             ):
                 probe(root, run_folder=run_folder, recipe=recipe)
-            fresh = settle_ids(list(run_folder.read_probes()), known=known, existing=planned)
+            fresh = settle_ids(run_folder.read_probes(), known=known, existing=planned)
             write_probes(fresh, layout)
         probes = read_probes(layout)
 

@@ -66,12 +66,16 @@ class RunFolder:
             for line in file:
                 yield decode_probe(line).source
 
-    def read_probes(self) -> Iterator[Probe]:
-        """What the probe stage wrote, in no particular order."""
-        for path in self.probes_prefix.parent.iterdir():
+    def read_probes(self) -> list[Probe]:
+        """What the probe stage wrote: one probe a source, though an engine may repeat its work."""
+        probes: dict[object, Probe] = {}
+        prefix = self.probes_prefix
+        for path in sorted(prefix.parent.glob(f"{prefix.name}-*-of-*")):
             with path.open(encoding="utf-8") as file:
                 for line in file:
-                    yield decode_probe(line)
+                    probe = decode_probe(line)
+                    probes[probe.source.identity] = probe
+        return list(probes.values())
 
     def report_error(self, error: ReelcacheError) -> None:
         """Leave an error for the owner of the run: an engine hands on text only."""

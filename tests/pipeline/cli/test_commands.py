@@ -1,0 +1,338 @@
+"""The commands as a script uses them: stdout, stderr, exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.cli import COMMANDS, call
+from schemas.reject import REASONS
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "help.txt"
+SUBCOMMANDS = [["recipes", n] for n in ("list", "show", "check")] + [
+    ["encoders", n] for n in ("list", "show", "check")
+]
+
+
+def _json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    assert call([*arguments, "--json"]) == code
+    out, _ = capsys.readouterr()
+    return json.loads(out)
+
+
+def _text(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    assert call(list(arguments)) == code
+    return capsys.readouterr().out
+
+
+def _failure(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> str:
+    assert call(list(arguments)) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.startswith(("Error: ", "Usage: "))
+    return err
+
+
+def _run_process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pipeline", *arguments]
+    root = str(Path(__file__).resolve().parents[3])
+    environment = os.environ | {"PYTHONPATH": root}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=110, check=False
+    )
+
+
+def test_help_texts_are_as_reviewed(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = [[], *([name] for name in COMMANDS), *SUBCOMMANDS]
+    texts = [
+        f"$ pipeline {' '.join([*command, '-h'])}\n{_text(capsys, *command, '-h')}"
+        for command in commands
+    ]
+    text = "\n".join(texts)
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text(), "UPDATE_GOLDEN=1 rewrites it; read the diff"
+    assert all("Example" in one for one in texts)
+
+
+def test_help_is_quick_and_loads_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pipeline.cli import call; call(['--help']);"
+        "print(sorted({'torch', 'apache_beam', 'pyarrow', 'av', 'PIL'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("target", ["cache", "shard", "sample"])
+def test_inspect_loads_neither_torch_nor_beam(
+    small_cache: Path, tmp_path: Path, target: str
+) -> None:
+    shard = min((small_cache / "shards").glob("*.tar"))
+    key = json.loads(shard.with_suffix(".json").read_text())["samples"][0]["key"]
+    path = {"cache": small_cache, "shard": shard, "sample": f"{small_cache}::{key}"}[target]
+    code = (
+        f"import sys; from pipeline.cli import call; code = call(['inspect', {str(path)!r}]);"
+        "print(code, sorted({'torch', 'apache_beam', 'av'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_inspect_cache(small_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = _json(capsys, "inspect", str(small_cache))
+    assert value["recipe"]["name"] == "tiny"
+    assert value["counts"]["sources"] == 4
+    assert [video["clips"] for video in value["videos"]] == [3, 3]
+    assert {"name", "samples", "bytes", "sha256"} == set(value["shards"][0])
+    text = _text(capsys, "inspect", str(small_cache))
+    assert "4 x 4 x 4 x 32" in text
+    assert "1 rejected" in text
+
+
+def test_inspect_shard(small_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = min((small_cache / "shards").glob("*.tar"))
+    value = _json(capsys, "inspect", str(shard))
+    members = {m["name"]: m for m in value["samples"][0]["members"]}
+    assert members["image.npy"]["shape"] == [4, 4, 4, 32]
+    assert members["image.npy"]["dtype"] == "float16"
+    assert members["time.npy"] == {
+        "name": "time.npy",
+        "dtype": "float64",
+        "shape": [4, 2],
+        "bytes": 192,
+    }
+    assert members["json"]["shape"] is None
+    assert "image.npy" in _text(capsys, "inspect", str(shard))
+
+
+def test_inspect_sample(small_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = _json(capsys, "inspect", str(small_cache))["videos"][0]["first_key"]
+    value = _json(capsys, "inspect", f"{small_cache}::{key}")
+    assert value["key"] == key
+    assert value["times"][1][0] == pytest.approx(
+        0.48 if value["json"]["clip_index"] == 0 else 0, abs=0.03
+    )
+    assert len(value["times"]) == len(value["mask"]) == 4
+    assert value["json"]["clip_index"] == 0
+    names = [member["name"] for member in value["members"]]
+    assert names == ["image.npy", "json", "mask.npy", "preview.jpg", "time.npy", "video.npy"]
+    assert "frame" in _text(capsys, "inspect", f"{small_cache}::{key}")
+
+
+def test_inspect_says_what_is_wrong(
+    small_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = _json(capsys, "inspect", str(small_cache))
+    key, video_id = cache["videos"][0]["first_key"], cache["videos"][0]["video_id"]
+    near = _failure(capsys, "inspect", f"{small_cache}::{key[:-1]}9", code=2)
+    assert "did you mean" in near
+    assert key in _failure(capsys, "inspect", f"{small_cache}::{video_id}", code=2)
+    assert "no such folder" in _failure(capsys, "inspect", str(tmp_path / "no"), code=2)
+    assert "no cache.json" in _failure(capsys, "inspect", str(tmp_path), code=4)
+    text = tmp_path / "x.tar"
+    text.write_text("no tar")
+    assert "not a shard" in _failure(capsys, "inspect", str(text), code=4)
+    _failure(capsys, "inspect", f"{small_cache}::", code=2)
+
+
+def test_verify(small_cache: Path, damaged_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = _json(capsys, "verify", str(small_cache))
+    assert value == {"ok": True, "findings": [], "samples": 6, "shards": value["shards"]}
+    assert _text(capsys, "verify", str(small_cache), "--deep").startswith("ok: 6 samples")
+    min((damaged_cache / "shards").glob("*.tar")).unlink()
+    value = _json(capsys, "verify", str(damaged_cache), code=1)
+    assert [set(finding) for finding in value["findings"]] == [{"kind", "where", "detail"}]
+    assert "missing_tar" in _text(capsys, "verify", str(damaged_cache), code=1)
+
+
+def test_rejects(small_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = _json(capsys, "rejects", str(small_cache))
+    assert set(row) == {"uri", "video_id", "stage", "reason", "detail", "retryable"}
+    assert row["uri"].endswith("broken.mp4")
+    assert row["reason"] in REASONS
+    assert row["reason"] in _text(capsys, "rejects", str(small_cache))
+    assert _json(capsys, "rejects", str(small_cache), "--reason", "crashed") == []
+    assert _text(capsys, "rejects", str(small_cache), "--reason", "crashed") == "no rejects\n"
+
+
+def test_stats(small_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = _json(capsys, "stats", str(small_cache))
+    assert value["videos"] == 2
+    assert value["seconds"] == pytest.approx(10.0)
+    assert value["histograms"]["duration"] == {"5 to 10 s": 2}
+    assert sum(value["member_bytes"].values()) < value["bytes"]
+    assert "█" in _text(capsys, "stats", str(small_cache))
+
+
+def test_recipes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "tiny" in [recipe["name"] for recipe in _json(capsys, "recipes", "list")]
+    shown = _json(capsys, "recipes", "show", "tiny", "--set", "sampling.fps=1")
+    assert shown["recipe"]["sampling"]["fps"] == 1.0
+    assert shown["fingerprint"] in _text(
+        capsys, "recipes", "show", "tiny", "--set", "sampling.fps=1"
+    )
+    assert _json(capsys, "recipes", "check", "tiny")["ok"]
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text(
+        'name = "x"\n[sampling]\nfps = 2\nframes_per_clip = 4\n'
+        '[streams.image]\nencoder = "random-imag"\n'
+    )
+    assert "random-image" in _failure(capsys, "recipes", "check", str(wrong), code=2)
+    wrong.write_text("name = ")
+    assert "not valid TOML" in _failure(capsys, "recipes", "check", str(wrong), code=2)
+    assert "cannot be read" in _failure(capsys, "recipes", "check", "no/such.toml", code=2)
+
+
+def test_encoders(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [stamp["name"] for stamp in _json(capsys, "encoders", "list")]
+    for name in names:
+        assert _json(capsys, "encoders", "show", name)["name"] == name
+        assert _json(capsys, "encoders", "check", name)["problems"] == []
+    assert "did you mean" in _failure(capsys, "encoders", "check", "random-imagee", code=2)
+
+
+def test_unknown_commands_and_options_are_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean 'verify'?" in _failure(capsys, "verfy", code=2)
+    _failure(capsys, "run", "--wrokers", "2", "a", "b", code=2)
+    _failure(capsys, "run", "--workers", "0", "a", "b", code=2)
+
+
+def test_a_bug_is_said_as_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise AssertionError("impossible")
+
+    monkeypatch.setattr("pipeline.verifying.verify_cache", broken)
+    assert "this is a bug" in _failure(capsys, "verify", "anything", code=70)
+
+
+def test_run_twice_and_add(small_videos: Path, tmp_path: Path) -> None:
+    first = small_videos / "first clip.mp4"
+    done = _run_process("run", str(first), "cache", "--json", "--quiet", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert set(report) == {
+        "videos",
+        "clips",
+        "frames",
+        "shards",
+        "bytes",
+        "rejected",
+        "skipped",
+        "seconds",
+        "fingerprint",
+        "cache",
+    }
+    assert (report["videos"], report["clips"], report["rejected"]) == (1, 3, 0)
+    done = _run_process("run", str(small_videos), "cache", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "rejected  1 of 4 sources (1 not_a_video)" in done.stdout
+    assert "ignored   1 file" in done.stdout
+    assert re.search(r"^build: 3 of 3 clips", done.stderr, re.MULTILINE)
+    done = _run_process("run", str(small_videos), "cache", "--json", cwd=tmp_path)
+    report = json.loads(done.stdout)
+    assert (report["videos"], report["skipped"], report["rejected"]) == (0, 3, 1)
+    assert done.stderr == ""
+    assert not (tmp_path / "cache" / ".tmp").exists()
+
+
+def test_run_refuses_another_recipe(
+    small_cache: Path, small_videos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["run", str(small_videos), str(small_cache), "--set", "sampling.fps=1"]
+    assert "sampling.fps: 2.0 -> 1.0" in _failure(capsys, *arguments, code=4)
+
+
+def test_run_says_what_is_wrong(
+    small_videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    video, cache = str(small_videos / "first clip.mp4"), str(tmp_path / "cache")
+    assert "no such file" in _failure(capsys, "run", str(tmp_path / "no"), cache, code=2)
+    (tmp_path / "empty").mkdir()
+    assert "no video" in _failure(capsys, "run", str(tmp_path / "empty"), cache, code=2)
+    assert "did you mean" in _failure(capsys, "run", video, cache, "--recipe", "tinny", code=2)
+    assert "fps" in _failure(capsys, "run", video, cache, "--set", "sampling.fpss=1", code=2)
+    assert "must be > 0" in _failure(capsys, "run", video, cache, "--set", "sampling.fps=0", code=2)
+    assert "not a cache" in _failure(capsys, "run", video, str(small_videos), code=2)
+    assert "is a file" in _failure(capsys, "run", video, video, code=2)
+    (tmp_path / "bad.csv").write_text("path\nx.mp4\n")
+    assert "no column 'uri'" in _failure(capsys, "run", str(tmp_path / "bad.csv"), cache, code=2)
+    assert not Path(cache).exists()
+
+
+def test_run_with_nothing_usable(
+    small_videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = str(tmp_path / "cache")
+    arguments = ["run", str(small_videos / "broken.mp4"), cache, "-q"]
+    assert "none of 1 sources is usable" in _failure(capsys, *arguments, code=3)
+    assert len(_json(capsys, "rejects", cache)) == 1
+    assert "no cache.json" in _failure(capsys, "inspect", cache, code=4)
+
+
+def test_run_above_the_reject_rate_keeps_the_work(
+    small_videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["run", str(small_videos), str(tmp_path / "cache"), "-q"]
+    err = _failure(capsys, *arguments, "--max-reject-rate", "0.1", code=3)
+    assert "1 of 4 sources were rejected (25.0%, the limit is 10.0%): 1 not_a_video" in err
+    assert not (tmp_path / "cache" / "cache.json").exists()
+    report = _json(capsys, *arguments, "--max-reject-rate", "0.25")
+    assert (report["videos"], report["skipped"], report["rejected"]) == (0, 3, 1)
+    _failure(capsys, *arguments, "--max-reject-rate", "0.1", code=3)
+
+
+def test_run_limit(small_videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = _json(capsys, "run", str(small_videos), str(tmp_path / "c"), "-q", "--limit", "2")
+    assert report["videos"] + report["skipped"] + report["rejected"] == 2
+
+
+def test_arguments_after_two_dashes_go_to_beam(
+    small_videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    video = str(small_videos / "first clip.mp4")
+    arguments = ["run", video, str(tmp_path / "c"), "-q", "--", "--direct_runner_bundle_repeat=1"]
+    assert call(arguments) == 0
+    assert "1 video" in capsys.readouterr().out
+
+
+def test_demo_explains(tmp_path: Path) -> None:
+    done = _run_process("demo", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "What was cached: 4 videos" in done.stdout
+    assert "broken.mp4: not_a_video" in done.stdout
+    assert "pipeline run YOUR-VIDEOS/" in done.stdout
+    again = _run_process("demo", "--json", cwd=tmp_path)
+    report = json.loads(again.stdout)
+    assert (report["videos"], report["skipped"], report["verified"]) == (0, 4, True)
+
+
+def test_demo_on_own_videos(small_videos: Path, tmp_path: Path) -> None:
+    done = _run_process("demo", str(small_videos), cwd=tmp_path)
+    assert done.returncode == 0
+    assert "What was cached: 2 videos" in done.stdout
+
+
+def test_doctor(tmp_path: Path) -> None:
+    done = _run_process("doctor", str(tmp_path / "cache"), "--json", cwd=tmp_path)
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["ok"]) == (0, True), report
+    names = [check["name"] for check in report["checks"]]
+    assert {"python", "torch", "import names", "ffmpeg", "decoder process", "gpu"} <= set(names)
+    done = _run_process("doctor", "/proc/nothing", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "BAD  write /proc/nothing" in done.stdout
