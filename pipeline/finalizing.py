@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.layout import CacheLayout
 from pipeline.neighbours import write_neighbour_files
 from pipeline.storage import publish_bytes, publish_rows, storage_errors
-from schemas.account import Account
+from schemas.account import Account, commonest_reasons
 from schemas.cache_info import CacheInfo, ShardEntry
 from schemas.errors import CacheDamaged, CacheIncomplete, TooManyRejects
 from schemas.plan import ShardSpec
@@ -96,16 +96,16 @@ def check_reject_rate(account: Account, layout: CacheLayout, *, max_reject_rate:
     total = len(account.outcomes)
     if account.num_cached == 0:
         raise TooManyRejects(
-            f"none of {total} sources is usable: {account.commonest_reasons()}",
+            f"none of {total} sources is usable: {commonest_reasons(account.rejects, limit=3)}",
             hint=f"see: pipeline rejects {layout.root}",
         )
     if account.reject_rate > max_reject_rate:
         raise TooManyRejects(
             f"{len(account.rejects)} of {total} sources were rejected"
             f" ({account.reject_rate:.1%}, the limit is {max_reject_rate:.1%}):"
-            f" {account.commonest_reasons()}",
-            hint=f"see: pipeline rejects {layout.root}; what is built is kept: run again with a higher"
-            " --max-reject-rate to finish the cache",
+            f" {commonest_reasons(account.rejects, limit=3)}",
+            hint=f"see: pipeline rejects {layout.root}; what is built is kept: run again with a"
+            " higher --max-reject-rate to finish the cache",
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from schemas.account import Account
+from schemas.reject import Reject
 from schemas.sidecar import Sidecar
 from schemas.video import Source
 
@@ -28,8 +29,8 @@ class RunReport:
     seconds: float
     fingerprint: str
     cache: str
-    account: Account
-    """Of the whole cache."""
+    rejects: tuple[Reject, ...]
+    """Those of `rejected`."""
 
     @classmethod
     def of(
@@ -45,22 +46,23 @@ class RunReport:
         """Count what the `new` shards hold and what became of the run's sources."""
         samples = [entry for sidecar in new for entry in sidecar.samples]
         videos = len({entry.video_id for entry in samples})
-        rejected = sum(1 for s in sources if account.outcomes[s.identity] is not None)
+        outcomes = [account.outcomes[source.identity] for source in sources]
+        rejects = tuple(outcome for outcome in outcomes if outcome is not None)
         return cls(
             videos=videos,
             clips=len(samples),
             frames=sum(entry.num_frames for entry in samples),
             shards=sum(1 for sidecar in new if sidecar.samples),
             bytes=sum(sidecar.tar_bytes for sidecar in new),
-            rejected=rejected,
-            skipped=max(0, len(sources) - rejected - videos),
+            rejected=len(rejects),
+            skipped=max(0, len(sources) - len(rejects) - videos),
             seconds=round(seconds, 3),
             fingerprint=fingerprint,
             cache=cache,
-            account=account,
+            rejects=rejects,
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All but the account."""
-        names = [field.name for field in fields(self) if field.name != "account"]
+        """All but the rejects, of which `pipeline rejects` tells."""
+        names = [field.name for field in fields(self) if field.name != "rejects"]
         return {name: getattr(self, name) for name in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from schemas.reject import Reject
@@ -28,7 +29,8 @@ class Account:
         """In [0, 1]."""
         return len(self.rejects) / max(1, len(self.outcomes))
 
-    def commonest_reasons(self, *, limit: int = 3) -> str:
-        """Such as `3 not_a_video, 1 empty_file`."""
-        counts = Counter(reject.reason for reject in self.rejects)
-        return ", ".join(f"{count} {reason}" for reason, count in counts.most_common(limit))
+
+def commonest_reasons(rejects: Iterable[Reject], *, limit: int | None = None) -> str:
+    """Such as `3 not_a_video, 1 empty_file`; the `limit` commonest, or all."""
+    counts = Counter(reject.reason for reject in rejects)
+    return ", ".join(f"{count} {reason}" for reason, count in counts.most_common(limit))

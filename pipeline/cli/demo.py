@@ -61,7 +61,7 @@ def demo(
         f"{'ok' if result.ok else 'DAMAGED'}: {count_text(result.num_samples, 'sample')} in"
         f" {count_text(result.num_shards, 'shard')}"
     )
-    _explain(cache, report.account.rejects)
+    _explain(cache, report.rejects)
     return 0 if result.ok else 1
 
 
@@ -76,7 +76,7 @@ def _make_clips(folder: Path, *, silent: bool) -> str:
     return str(folder)
 
 
-def _explain(path: Path, rejects: list[Reject]) -> None:
+def _explain(path: Path, rejects: tuple[Reject, ...]) -> None:
     from pipeline.cache import open_cache
 
     with open_cache(path) as cache:

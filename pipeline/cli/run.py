@@ -19,6 +19,7 @@ from pipeline.cli.show import (
     size_text,
 )
 from pipeline.layout import CacheLayout
+from schemas.account import commonest_reasons
 from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -165,7 +166,6 @@ def execute(
 
 def print_report(report: RunReport, *, num_sources: int, num_ignored: int) -> None:
     """The account of a run for people."""
-    account = report.account
     facts = []
     if report.videos or report.clips:
         facts.append(
@@ -181,7 +181,7 @@ def print_report(report: RunReport, *, num_sources: int, num_ignored: int) -> No
     if report.skipped:
         facts.append(("skipped", f"{count_text(report.skipped, 'source')} cached before or copies"))
     if report.rejected:
-        reasons = account.commonest_reasons(limit=100)
+        reasons = commonest_reasons(report.rejects)
         facts.append(("rejected", f"{report.rejected} of {num_sources} sources ({reasons})"))
     if num_ignored:
         facts.append(("ignored", f"{count_text(num_ignored, 'file')} that are not media"))
