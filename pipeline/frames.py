@@ -26,6 +26,8 @@ class Tally:
     num_corrupt: int = 0
     """Frames that the decoder gave out and marked as damaged."""
     sample_aspect: float = 1.0
+    stores_display_times: bool = True
+    """False for AVI: its times count the packets, which lie in the order of decoding."""
 
     @property
     def num_problems(self) -> int:
@@ -49,6 +51,7 @@ def decode_frames(
         context = stream.codec_context
         context.thread_count = 1
         context.options = {"max_pixels": str(max_pixels)}  # refused before memory is taken
+        tally.stores_display_times = container.format.name != "avi"
         tally.sample_aspect = float(stream.sample_aspect_ratio or 1) or 1.0
         first_seconds: float | None = None
         for frame in _decode(container, stream, tally, alive):

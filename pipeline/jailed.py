@@ -132,7 +132,12 @@ def _decode(
     samples = (
         sample_in_order(decode(), window=spec, convert=convert)
         if in_order
-        else sample_any_order(decode, window=spec, convert=convert)
+        else sample_any_order(
+            decode,
+            window=spec,
+            convert=convert,
+            in_display_order=lambda: not tally.stores_display_times,
+        )
     )
     problems = 0
     for clip in assemble_clips(samples, frames_per_clip=frames_per_clip):

@@ -58,7 +58,7 @@ def _open(path: str) -> Any:
     except (av.error.InvalidDataError, EOFError) as error:
         raise VideoError("not_a_video", _describe(error, path)) from error
     except av.error.ArgumentError as error:
-        detail = "a playlist, image sequence or other format that can read other files"
+        detail = "a playlist, a picture, or a format that can read other files"
         raise VideoError("refused_format", detail) from error
     except (av.error.FFmpegError, OSError) as error:
         raise VideoError("unreadable", _describe(error, path)) from error

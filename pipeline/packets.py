@@ -23,15 +23,18 @@ def read_packet_facts(
 ) -> dict[str, Any]:
     """The facts of a `Probe` that are in headers and packets, JSON-ready.
 
-    `alive` is called for every packet. VideoError: of `open_video`, no_frames, too_long.
+    `alive` is called for every packet. VideoError: of `open_video`, no_frames, no_times,
+    too_long.
     """
     with open_video(path, max_pixels=max_pixels) as (container, stream):
         times: list[float] = []
+        num_timeless = 0
         end_seconds = file_end_seconds = -float("inf")
         for packet in _demux(container):
             alive()
             ticks = packet.dts if packet.pts is None else packet.pts
             if ticks is None or packet.time_base is None:
+                num_timeless += packet.stream_index == stream.index
                 continue
             begin = float(ticks * packet.time_base)
             end = begin + float((packet.duration or 0) * packet.time_base)
@@ -39,8 +42,10 @@ def read_packet_facts(
             if packet.stream_index == stream.index and not packet.is_discard:
                 times.append(begin)
                 end_seconds = max(end_seconds, end)
+        if not times and num_timeless:
+            raise VideoError("no_times", f"none of {num_timeless} packets has a time")
         if not times:
-            raise VideoError("no_frames", "the video stream holds no packet with a time")
+            raise VideoError("no_frames", "the video stream holds no packet")
         first, last = min(times), max(times)
         if last - first > max_duration_seconds:
             detail = f"{last - first:.0f} s is more than {max_duration_seconds:.0f} s"

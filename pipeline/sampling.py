@@ -124,15 +124,25 @@ def sample_in_order(
 
 
 def sample_any_order(
-    decode: Callable[[], Iterable[TimedFrame]], *, window: Window, convert: Convert[Picture]
+    decode: Callable[[], Iterable[TimedFrame]],
+    *,
+    window: Window,
+    convert: Convert[Picture],
+    in_display_order: Callable[[], bool] = lambda: False,
 ) -> Sampled[Picture]:
-    """The wanted samples of frames in any order; calls `decode` twice and keeps all pictures."""
+    """The wanted samples of frames whose times go back; calls `decode` twice, keeps all pictures.
+
+    Frames are sorted by their times. Where frames come `in_display_order` all the same (asked after
+    the first decoding), it is the times that are sorted: the first frame gets the earliest.
+    """
     listed = [(frame.seconds, frame.duration_seconds) for frame in decode()]
     if not listed:
         return 0.0
     seconds = np.array([time for time, _ in listed])
     order = np.argsort(seconds, kind="stable")
     times = seconds[order]
+    if in_display_order():
+        order = np.arange(len(times))
     grid = window.grid(float(times[0]))
     ranks = displayed_indices(times, grid)
     interval = float(times[-1] - times[-2]) if len(times) > 1 else 0.0
