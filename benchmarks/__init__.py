@@ -1,0 +1,1 @@
+"""Benchmarks: each is a module, `python -m benchmarks.NAME`."""
