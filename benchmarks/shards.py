@@ -249,12 +249,11 @@ def read_ways(samples: Sequence[Sample], cache: FeatureCache) -> dict[str, Calla
     keys = [sample.key for sample in samples]
     ranges = [(row.offset, row.num_bytes) for row in map(cache.row, keys)]
     path = cache.layout.tar(SHARD)
-    buffer = bytearray(max(size for _, size in ranges))
-    raw_buffer = bytearray(len(buffer))
+    buffer = bytearray(max(size for _, size in ranges))  # the same: one may lie on huge pages
 
     def read_raw() -> None:
         fd = os.open(path, os.O_RDONLY)
-        view = memoryview(raw_buffer)
+        view = memoryview(buffer)
         for offset, size in ranges:
             os.preadv(fd, [view[:size]], offset)
         os.close(fd)
@@ -281,8 +280,8 @@ def read_ways(samples: Sequence[Sample], cache: FeatureCache) -> dict[str, Calla
     tar = path.read_bytes()
     with path.open("rb") as file:
         for offset, size in ranges:
-            os.preadv(file.fileno(), [memoryview(raw_buffer)[:size]], offset)
-            assert raw_buffer[:size] == tar[offset : offset + size]
+            os.preadv(file.fileno(), [memoryview(buffer)[:size]], offset)
+            assert buffer[:size] == tar[offset : offset + size]
     return {
         RAW_READ: read_raw,
         OUR_READ: read_ours,

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from pipeline.layout import CacheLayout
 from schemas.cache_info import CacheInfo
-from schemas.errors import CacheDamaged, CacheIncomplete, UsageError
+from schemas.errors import CacheDamaged, CacheIncomplete, RecipeError, UsageError
 from schemas.recipe import Recipe
 from schemas.sample import Sample
 from schemas.settings import nearest
@@ -56,7 +56,7 @@ class FeatureCache:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.layout = CacheLayout(Path(path))
         self.info = read_info(self.layout)
-        self.recipe = Recipe.from_mapping(self.info.recipe)
+        self.recipe = _read_recipe(self.info, self.layout)
         self._table = _read_index(self.layout)
         self._tars: OrderedDict[str, int] = OrderedDict()
 
@@ -143,6 +143,8 @@ class FeatureCache:
         """
         row = self.row(key)
         view = memoryview(bytearray(row.num_bytes) if buffer is None else buffer).cast("B")
+        if view.nbytes < row.num_bytes:
+            raise ValueError(f"{view.nbytes = } must be at least {row.num_bytes}")
         view = view[: row.num_bytes]
         self._read_into(row, view)
         members = {
@@ -219,6 +221,13 @@ def read_info(layout: CacheLayout) -> CacheInfo:
     except (OSError, UnicodeDecodeError) as error:
         raise CacheDamaged(f"{layout.info}: cannot be read: {error}") from error
     return CacheInfo.from_json(text, where=str(layout.info))
+
+
+def _read_recipe(info: CacheInfo, layout: CacheLayout) -> Recipe:
+    try:
+        return Recipe.from_mapping(info.recipe)
+    except (RecipeError, TypeError, AttributeError) as error:
+        raise CacheDamaged(f"{layout.info}: its recipe cannot be read: {error}") from error
 
 
 def _read_index(layout: CacheLayout) -> Any:

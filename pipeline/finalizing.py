@@ -61,7 +61,7 @@ def read_sidecars(specs: Sequence[ShardSpec], layout: CacheLayout) -> list[Sidec
     sidecars = []
     for spec in specs:
         path = layout.sidecar(spec.name)
-        sidecar = Sidecar.from_json(path.read_text(encoding="utf-8"), where=str(path))
+        sidecar = Sidecar.from_json(path.read_bytes(), where=str(path))
         if sidecar.samples and not layout.tar(spec.name).exists():
             raise CacheDamaged(
                 f"{layout.tar(spec.name)} is gone, its sidecar is there",

@@ -63,7 +63,7 @@ class Receiver:
         payload = self._read(payload_bytes, timeout_seconds)
         try:
             message = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Damaged("a message is not JSON") from error
         if not isinstance(message, dict):
             raise Damaged("a message is not an object")

@@ -8,11 +8,9 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from encoders.base import EncoderSpec
 from pipeline.layout import CacheLayout
-from pipeline.storage import publish_rows
+from pipeline.storage import publish_rows, read_table, storage_errors
 from schemas.errors import FingerprintMismatch
 from schemas.plan import Piece, ShardSpec, specs_from_rows
 from schemas.recipe import Recipe, differing_fields
@@ -134,9 +132,7 @@ def _cut(probe: Probe, recipe: Recipe, *, shard_clips: int, clip_bytes: int) -> 
 
 def read_plan(layout: CacheLayout) -> list[ShardSpec]:
     """All ShardSpecs, in order of their index."""
-    rows = [
-        row for path in layout.extensions(layout.plan) for row in pq.read_table(path).to_pylist()
-    ]
+    rows = [row for path in layout.extensions(layout.plan) for row in read_table(path).to_pylist()]
     return sorted(specs_from_rows(rows), key=lambda spec: spec.index)
 
 
@@ -151,7 +147,8 @@ def write_plan(
     rows = [row for spec in specs for row in spec.to_rows()]
     made_by = json.dumps({"recipe": recipe.to_mapping(), "stamps": stamps})
     schema = PLAN_SCHEMA.with_metadata({"made_by": made_by})
-    publish_rows(rows, schema, layout.next_extension(layout.plan), scratch=layout.scratch)
+    with storage_errors(layout.root):
+        publish_rows(rows, schema, layout.next_extension(layout.plan), scratch=layout.scratch)
 
 
 def read_plan_recipe(layout: CacheLayout) -> tuple[Recipe, dict[str, dict[str, Any]]] | None:
@@ -159,7 +156,8 @@ def read_plan_recipe(layout: CacheLayout) -> tuple[Recipe, dict[str, dict[str, A
     files = layout.extensions(layout.plan)
     if not files:
         return None
-    made_by = json.loads((pq.read_schema(files[-1]).metadata or {})[b"made_by"])
+    metadata = read_table(files[-1]).schema.metadata or {}
+    made_by = json.loads(metadata[b"made_by"])
     return Recipe.from_mapping(made_by["recipe"]), made_by["stamps"]
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-import pyarrow.parquet as pq
-
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.local_files import content_sha256, size_and_time, to_path
-from pipeline.storage import publish_rows
+from pipeline.storage import publish_rows, read_table, storage_errors
 from schemas.errors import VideoError
 from schemas.recipe import DecodeLimits
 from schemas.tables import PROBE_SCHEMA, probe_from_row, probe_to_row
@@ -74,7 +72,7 @@ def read_probes(layout: CacheLayout) -> list[Probe]:
     """The newest probe of every source that the cache has seen, in a fixed order."""
     newest: dict[object, Probe] = {}
     for path in layout.extensions(layout.probes):
-        for row in pq.read_table(path).to_pylist():
+        for row in read_table(path).to_pylist():
             probe = probe_from_row(row)
             newest[probe.source.identity] = probe
     return [newest[identity] for identity in sorted(newest)]  # type: ignore[type-var]
@@ -84,4 +82,5 @@ def write_probes(probes: Iterable[Probe], layout: CacheLayout) -> None:
     """Add one immutable file of probes."""
     rows = [probe_to_row(probe) for probe in sorted(probes, key=lambda p: p.source.identity)]
     final = layout.next_extension(layout.probes)
-    publish_rows(rows, PROBE_SCHEMA, final, scratch=layout.scratch)
+    with storage_errors(layout.root):
+        publish_rows(rows, PROBE_SCHEMA, final, scratch=layout.scratch)

@@ -110,9 +110,12 @@ def sample_in_order(
             while _is_before(grid, k, current.seconds):
                 k += 1
             yield from _emit(grid, window, first_k, k, previous, current.seconds, convert)
+            # Only a frame beyond tells that the video goes on after the last wanted sample.
             if window.stop_k is not None and k >= window.stop_k:
-                return grid.time(window.stop_k)
-            if grid.end_seconds is not None and grid.time(k) >= grid.end_seconds:
+                if grid.holds(window.stop_k, current.seconds):
+                    return grid.time(window.stop_k)
+            elif _is_over(grid, k, current.seconds):
+                assert grid.end_seconds is not None
                 return grid.end_seconds
         previous = current
     if previous is None or grid is None:
@@ -200,6 +203,12 @@ def _is_before(grid: Grid, k: int, seconds: float) -> bool:
     time = grid.time(k)
     inside = grid.end_seconds is None or time < grid.end_seconds
     return inside and time + TOLERANCE_SECONDS < seconds
+
+
+def _is_over(grid: Grid, k: int, seconds: float) -> bool:
+    # The span has no grid time from t_k on, and the frame at `seconds` lies beyond it.
+    end = grid.end_seconds
+    return end is not None and grid.time(k) >= end and seconds >= end
 
 
 def _emit(

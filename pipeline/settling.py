@@ -22,7 +22,9 @@ def settle_ids(
     reject; of several new contents under one id all are, so that their order makes no difference.
     """
     pieces = {piece.video_id: piece for spec in existing for piece in spec.pieces}
-    id_of_content = {_piece_content(piece): video_id for video_id, piece in pieces.items()}
+    id_of_content = {_content(probe): probe.video_id for probe in known if probe.reject is None} | {
+        _piece_content(piece): video_id for video_id, piece in pieces.items()
+    }
     superseded = {probe.source.identity for probe in fresh}
     usable = [probe for probe in fresh if probe.reject is None]
     claims: dict[str, set[Content]] = {}

@@ -63,7 +63,7 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
     layout = tools.layout
     sidecar_path = layout.sidecar(spec.name)
     if sidecar_path.exists():
-        return Sidecar.from_json(sidecar_path.read_text(), where=str(sidecar_path))
+        return Sidecar.from_json(sidecar_path.read_bytes(), where=str(sidecar_path))
     with (
         storage_errors(layout.root),
         temporary_file(layout.scratch, name=f"{spec.name}.tar") as temporary,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import io
 import json
 import os
 import sys
@@ -70,7 +71,7 @@ def read_sources(arguments: Iterable[str], *, limit: int | None = None) -> Sourc
 
 def _read_argument(argument: str) -> tuple[list[Source], int]:
     if argument == "-":
-        return list(_text_rows(sys.stdin.read(), base=Path.cwd())), 0
+        return list(_text_rows(os.fsdecode(sys.stdin.buffer.read()), base=Path.cwd())), 0
     if is_remote(argument):
         raise SourceError(f"{argument}: only local files can be read; copy it here first")
     path = to_path(argument)
@@ -121,7 +122,7 @@ def _read_list(path: Path) -> list[Source]:
         return list(_text_rows(text, base=base))
     if path.suffix.lower() in (".csv", ".tsv"):
         delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-        reader = csv.DictReader(text.splitlines(keepends=True), delimiter=delimiter)
+        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
         try:
             return [_to_source(row, base=base, where=f"{path}:{reader.line_num}") for row in reader]
         except csv.Error as error:
@@ -153,6 +154,10 @@ def _parse_line(line: str, *, where: str) -> dict[str, Any]:
 
 def _to_source(row: dict[str, Any], *, base: Path, where: str) -> Source:
     row = {name: value for name, value in row.items() if name is not None}
+    try:
+        json.dumps(row, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        raise SourceError(f"{where}: holds half of a surrogate pair, which is no text") from error
     fields: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for name, value in row.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schemas.errors import StorageError
+from schemas.errors import CacheDamaged, StorageError
 
 
 @contextlib.contextmanager
@@ -68,3 +68,11 @@ def publish_rows(
     with temporary_file(scratch, name=final.name) as temporary:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary, compression="zstd")
         publish(temporary, final)
+
+
+def read_table(path: Path) -> pa.Table:
+    """A table of the cache. CacheDamaged: the file cannot be read as one."""
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise CacheDamaged(f"{path}: cannot be read: {error}") from error

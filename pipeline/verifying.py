@@ -136,9 +136,8 @@ def _check_shard(
         result.add("missing_sidecar", sidecar_path, "not there")
     else:
         try:
-            text = sidecar_path.read_text(encoding="utf-8")
-            sidecar = Sidecar.from_json(text, where=sidecar_path.name)
-        except (CacheDamaged, OSError, UnicodeDecodeError) as error:
+            sidecar = Sidecar.from_json(sidecar_path.read_bytes(), where=sidecar_path.name)
+        except (CacheDamaged, OSError) as error:
             result.add("damaged_sidecar", sidecar_path, str(error))
     if sidecar is not None:
         told = (sidecar.tar_sha256, sidecar.tar_bytes, len(sidecar.samples))

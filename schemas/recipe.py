@@ -20,6 +20,8 @@ from schemas.errors import RecipeError
 from schemas.settings import nearest, read_settings, set_field, to_mapping
 
 FORMAT_VERSION = 1
+MAX_STREAM_NAME = 16
+"""Characters; a member's name has to fit into the 100 of a tar header, with the longest key."""
 STREAM_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 RESERVED_NAMES = frozenset({"time", "mask", "preview", "json", "audio"})
 
@@ -35,8 +37,7 @@ class SamplingSpec:
     policy: Literal["displayed"] = "displayed"
 
     def __post_init__(self) -> None:
-        if not (self.fps > 0 and math.isfinite(self.fps)):
-            raise RecipeError(f"sampling.fps = {self.fps} must be > 0")
+        _check_positive("sampling.fps", self.fps)
         if self.frames_per_clip < 1:
             raise RecipeError(f"sampling.frames_per_clip = {self.frames_per_clip} must be >= 1")
 
@@ -83,8 +84,7 @@ class ShardLimits:
     def __post_init__(self) -> None:
         if self.target_bytes < 1:
             raise RecipeError(f"shards.target_bytes = {self.target_bytes} must be >= 1")
-        if not self.max_seconds > 0:
-            raise RecipeError(f"shards.max_seconds = {self.max_seconds} must be > 0")
+        _check_positive("shards.max_seconds", self.max_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +101,10 @@ class DecodeLimits:
     max_duration_seconds: float = 24 * 3600.0
 
     def __post_init__(self) -> None:
-        for name in ("stall_seconds", "base_seconds", "memory_bytes", "max_pixels"):
-            if not getattr(self, name) > 0:
-                raise RecipeError(f"limits.{name} = {getattr(self, name)} must be > 0")
-        if not self.max_duration_seconds > 0:
-            value = self.max_duration_seconds
-            raise RecipeError(f"limits.max_duration_seconds = {value} must be > 0")
-        if self.factor < 0:
+        for name in self.__slots__:
+            if name != "factor":
+                _check_positive(f"limits.{name}", getattr(self, name))
+        if not (self.factor >= 0 and math.isfinite(self.factor)):
             raise RecipeError(f"limits.factor = {self.factor} must be >= 0")
 
 
@@ -129,9 +126,10 @@ class Recipe:
         if not self.streams:
             raise RecipeError("streams: at least one is needed, as in [streams.image]")
         for name in self.streams:
-            if not name or not set(name) <= STREAM_NAME_CHARS or name in RESERVED_NAMES:
+            plain = 0 < len(name) <= MAX_STREAM_NAME and set(name) <= STREAM_NAME_CHARS
+            if not plain or name in RESERVED_NAMES:
                 raise RecipeError(
-                    f"streams.{name}: a stream's name must be of a-z and 0-9"
+                    f"streams.{name}: a stream's name must be 1 to {MAX_STREAM_NAME} of a-z and 0-9"
                     f" and none of {', '.join(sorted(RESERVED_NAMES))}"
                 )
 
@@ -178,6 +176,11 @@ class Recipe:
     def fingerprint(self, stamps: Mapping[str, Mapping[str, Any]]) -> str:
         """sha256 of the canonical JSON of `identity`; 64 hex digits."""
         return hashlib.sha256(canonical_json(self.identity(stamps)).encode()).hexdigest()
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise RecipeError(f"{name} = {value} must be > 0")
 
 
 def canonical_json(value: Any) -> str:

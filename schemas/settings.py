@@ -6,9 +6,9 @@ int -> float. What it is not: a place for defaults or rules, which live in the d
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
-import json
 import tomllib
 import types
 import typing
@@ -96,7 +96,7 @@ def set_field(mapping: Mapping[str, Any], assignment: str) -> dict[str, Any]:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
-    changed: dict[str, Any] = json.loads(json.dumps(dict(mapping)))
+    changed: dict[str, Any] = copy.deepcopy(dict(mapping))
     *parents, leaf = path.strip().split(".")
     table = changed
     for parent in parents:

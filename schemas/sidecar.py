@@ -89,7 +89,7 @@ class Sidecar:
         return json.dumps(fields, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, *, where: str) -> Sidecar:
+    def from_json(cls, text: str | bytes, *, where: str) -> Sidecar:
         """The inverse of `to_json`. CacheDamaged names `where`."""
         try:
             fields: dict[str, Any] = json.loads(text)
@@ -107,5 +107,5 @@ class Sidecar:
             missing = tuple(MissingClips(**row) for row in fields["missing"])
             changed = {"samples": samples, "rejects": rejects, "videos": videos, "missing": missing}
             return cls(**{**fields, **changed})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise CacheDamaged(f"{where}: not a sidecar: {error}") from error

@@ -50,13 +50,14 @@ class Grid:
         estimate = (last_seconds - self.origin_seconds + TOLERANCE_SECONDS) * self.fps
         count = max(0, math.floor(estimate) + 1)
         # The estimate may be off by one by rounding; the rule itself decides.
-        while count > 0 and not self._holds(count - 1, last_seconds):
+        while count > 0 and not self.holds(count - 1, last_seconds):
             count -= 1
-        while self._holds(count, last_seconds):
+        while self.holds(count, last_seconds):
             count += 1
         return count
 
-    def _holds(self, k: int, last_seconds: float) -> bool:
+    def holds(self, k: int, last_seconds: float) -> bool:
+        """Whether t_k is one of the grid times of a video whose last frame is at `last_seconds`."""
         time = self.time(k)
         if self.end_seconds is not None and time >= self.end_seconds:
             return False
