@@ -11,7 +11,7 @@ from typing import Any
 
 import av.error
 
-from pipeline.opening import check_pixels, open_video
+from pipeline.opening import check_pixels, open_video, read_packets
 from pipeline.sampling import TimedFrame
 from schemas.errors import VideoError
 
@@ -74,17 +74,10 @@ def decode_frames(
 
 
 def _decode(container: Any, stream: Any, tally: Tally, alive: Callable[[], None]) -> Iterator[Any]:
-    packets = container.demux(stream)
-    while True:
-        try:
-            packet = next(packets)
-        except StopIteration:
-            return
-        except MemoryError as error:
-            raise VideoError("out_of_memory", "while reading packets") from error
-        except (av.error.FFmpegError, EOFError):
-            tally.num_errors += 1
-            return
+    def damaged() -> None:
+        tally.num_errors += 1
+
+    for packet in read_packets(container, stream, damaged=damaged):
         alive()
         try:
             frames = packet.decode()

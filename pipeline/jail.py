@@ -58,13 +58,12 @@ class DecoderProcess:
         self._num_videos += 1
         budget_seconds = self._limits.base_seconds + self._limits.factor * duration_seconds
         budget_end = receiver.waited_seconds + budget_seconds
+        stall = self._limits.stall_seconds
         finished = False
         try:
             messages.send(self._child.stdin.fileno(), message)
             while not finished:
-                left = budget_end - receiver.waited_seconds
-                if left <= 0:
-                    raise VideoError("timed_out", f"more than {budget_seconds:.0f} s")
+                left = max(0.0, budget_end - receiver.waited_seconds)
                 stall = min(self._limits.stall_seconds, left)
                 answer, payload = receiver.receive(timeout_seconds=stall)
                 kind = answer["kind"]
@@ -77,8 +76,9 @@ class DecoderProcess:
                     raise RuntimeError(f"in the decoder process:\n{answer['traceback']}")
                 yield answer, payload
         except messages.WaitedTooLong:
-            limit = min(self._limits.stall_seconds, budget_seconds)
-            detail = f"no progress within {limit:.0f} s"
+            detail = f"no progress within {self._limits.stall_seconds:.0f} s"
+            if stall < self._limits.stall_seconds:
+                detail = f"more than {budget_seconds:.0f} s"
             raise VideoError("timed_out", detail) from None
         except (messages.PipeClosed, messages.Damaged) as error:
             raise self._post_mortem(error) from None

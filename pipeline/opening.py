@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import av
@@ -77,6 +77,29 @@ def _choose_stream(container: Any, *, max_pixels: int) -> Any:
     stream = max(with_decoder, key=lambda s: (s.width or 0) * (s.height or 0))
     check_pixels(stream.width or 0, stream.height or 0, max_pixels=max_pixels)
     return stream
+
+
+def read_packets(container: Any, *streams: Any, damaged: Callable[[], None]) -> Iterator[Any]:
+    """The packets of the given streams, or of all; the last one of each is empty.
+
+    `damaged` is called where reading ends before the end of the file. VideoError: out_of_memory.
+    """
+    packets = container.demux(*streams)
+    while True:
+        try:
+            packet = next(packets)
+        except StopIteration:
+            return
+        except IndexError:
+            # PyAV 18.1 trips over streams that appeared while reading (MPEG-TS), once it is at the
+            # end and has given out the last packets of the streams that it knows.
+            return
+        except MemoryError as error:
+            raise VideoError("out_of_memory", "while reading packets") from error
+        except (av.error.FFmpegError, EOFError):
+            damaged()
+            return
+        yield packet
 
 
 def check_pixels(width: int, height: int, *, max_pixels: int) -> None:

@@ -9,9 +9,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import av.error
-
-from pipeline.opening import open_video
+from pipeline.opening import open_video, read_packets
 from schemas.errors import VideoError
 
 TRUNCATION_SECONDS = 0.5
@@ -29,19 +27,25 @@ def read_packet_facts(
     with open_video(path, max_pixels=max_pixels) as (container, stream):
         times: list[float] = []
         num_timeless = 0
-        end_seconds = file_end_seconds = -float("inf")
-        for packet in _demux(container):
+        max_seconds, last_duration = -float("inf"), 0.0
+        file_end_seconds = -float("inf")
+        # Where reading breaks off, what was read counts, and the missing end shows as truncation.
+        for packet in read_packets(container, damaged=lambda: None):
             alive()
+            if not packet.size:
+                continue
             ticks = packet.dts if packet.pts is None else packet.pts
             if ticks is None or packet.time_base is None:
                 num_timeless += packet.stream_index == stream.index
                 continue
             begin = float(ticks * packet.time_base)
-            end = begin + float((packet.duration or 0) * packet.time_base)
-            file_end_seconds = max(file_end_seconds, end)
+            duration = float((packet.duration or 0) * packet.time_base)
+            file_end_seconds = max(file_end_seconds, begin + duration)
             if packet.stream_index == stream.index and not packet.is_discard:
+                # Durations follow the order of decoding: only the last frame's own one counts.
+                if begin >= max_seconds:
+                    max_seconds, last_duration = begin, duration
                 times.append(begin)
-                end_seconds = max(end_seconds, end)
         if not times and num_timeless:
             raise VideoError("no_times", f"none of {num_timeless} packets has a time")
         if not times:
@@ -50,6 +54,8 @@ def read_packet_facts(
         if last - first > max_duration_seconds:
             detail = f"{last - first:.0f} s is more than {max_duration_seconds:.0f} s"
             raise VideoError("too_long", detail)
+        end = last + last_duration
+        missing = _missing_seconds(container, stream, first, end, file_end_seconds)
         return {
             "container": container.format.name,
             "codec": stream.codec_context.name,
@@ -59,24 +65,10 @@ def read_packet_facts(
             "num_packets": len(times),
             "first_seconds": first,
             "last_seconds": last,
-            "duration_seconds": max(end_seconds, last) - first,
+            "duration_seconds": end - first,
             "has_audio": len(container.streams.audio) > 0,
-            "truncated": _missing_seconds(container, stream, first, end_seconds, file_end_seconds)
-            > max(TRUNCATION_SECONDS, 2 * _longest_interval(times)),
+            "truncated": missing > max(TRUNCATION_SECONDS, 2 * _longest_interval(times)),
         }
-
-
-def _demux(container: Any) -> Any:
-    packets = container.demux()
-    while True:
-        try:
-            packet = next(packets)
-        except StopIteration:
-            return
-        except (av.error.InvalidDataError, EOFError):
-            return  # what was read so far counts; the missing end shows as truncation
-        if packet.size:
-            yield packet
 
 
 def _missing_seconds(
@@ -87,8 +79,9 @@ def _missing_seconds(
         promised = min(start, first) + float(stream.duration * stream.time_base)
         return promised - end_seconds
     if container.duration:
-        # No duration of the stream itself (Matroska): another stream may be the longest.
-        promised = (container.start_time or 0) / 1e6 + container.duration / 1e6
+        # No duration of the stream itself (Matroska, FLV): another stream may be the longest. These
+        # count the duration from zero, and not from the first frame.
+        promised = min(container.start_time or 0, 0) / 1e6 + container.duration / 1e6
         return float(promised - file_end_seconds)
     return 0.0
 
