@@ -58,12 +58,15 @@ class DecoderProcess:
         self._num_videos += 1
         budget_seconds = self._limits.base_seconds + self._limits.factor * duration_seconds
         budget_end = receiver.waited_seconds + budget_seconds
+        over_budget = f"more than {budget_seconds:.0f} s"
         stall = self._limits.stall_seconds
         finished = False
         try:
             messages.send(self._child.stdin.fileno(), message)
             while not finished:
-                left = max(0.0, budget_end - receiver.waited_seconds)
+                left = budget_end - receiver.waited_seconds
+                if left <= 0:
+                    raise VideoError("timed_out", over_budget)
                 stall = min(self._limits.stall_seconds, left)
                 answer, payload = receiver.receive(timeout_seconds=stall)
                 kind = answer["kind"]
@@ -78,7 +81,7 @@ class DecoderProcess:
         except messages.WaitedTooLong:
             detail = f"no progress within {self._limits.stall_seconds:.0f} s"
             if stall < self._limits.stall_seconds:
-                detail = f"more than {budget_seconds:.0f} s"
+                detail = over_budget
             raise VideoError("timed_out", detail) from None
         except (messages.PipeClosed, messages.Damaged) as error:
             raise self._post_mortem(error) from None
