@@ -24,6 +24,7 @@ from pipeline.probing import read_probes, select_unprobed, write_probes
 from pipeline.report import RunReport
 from pipeline.run_folder import RunFolder
 from pipeline.settling import settle_ids
+from pipeline.storage import storage_errors
 from schemas.recipe import Recipe
 from schemas.video import Source
 
@@ -85,7 +86,8 @@ def run(
         known = read_probes(layout)
         unprobed = select_unprobed(sources, known)
         if unprobed:
-            run_folder.write_sources(unprobed)
+            with storage_errors(layout.root):
+                run_folder.write_sources(unprobed)
             size = len(unprobed)
             with (
                 watch("probe", size, run_folder),

@@ -62,12 +62,12 @@ def check_encoder(encoder: Encoder) -> list[str]:
     problems = []
     if not np.isfinite(features).all():
         problems.append("encode gave NaN or infinity")
-    if not np.array_equal(features, encoder.encode(frames)):
+    if not np.array_equal(features, encoder.encode(frames), equal_nan=True):
         problems.append("encode gave another result the second time")
     alone = encoder.encode(frames[1:2])
-    if not np.allclose(alone, features[1:2], rtol=1e-3, atol=1e-3):
+    if not np.allclose(alone, features[1:2], rtol=1e-3, atol=1e-3, equal_nan=True):
         problems.append("a clip's features depend on the other clips of its batch")
-    if np.array_equal(features[0], features[1]):
+    if np.array_equal(features[0], features[1], equal_nan=True):
         problems.append("two different clips have the same features")
     return problems
 

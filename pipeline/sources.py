@@ -96,7 +96,13 @@ def _walk(folder: Path) -> tuple[list[Source], int]:
     def refuse(error: OSError) -> None:
         raise SourceError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
-    for parent, folders, names in os.walk(folder, onerror=refuse):
+    seen: set[tuple[int, int]] = set()
+    for parent, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        status = Path(parent).stat()
+        if (status.st_dev, status.st_ino) in seen:  # a link back up
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             extension = name.rpartition(".")[2].lower()

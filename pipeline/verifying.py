@@ -115,7 +115,7 @@ def _check_info(info: CacheInfo, layout: CacheLayout, result: Verification) -> R
         if recipe.fingerprint(info.stamps) != info.fingerprint:
             detail = "recipe and stamps in cache.json give another fingerprint"
             result.add("fingerprint", layout.info, detail)
-    except (RecipeError, KeyError, TypeError) as error:
+    except (RecipeError, LookupError, TypeError, AttributeError) as error:
         result.add("cache_json", layout.info, f"its recipe cannot be read: {error}")
         return None
     return recipe

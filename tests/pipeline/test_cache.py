@@ -217,7 +217,7 @@ class TestBuffers:
             assert_same(cache.read(row.key, buffer=memoryview(buffer)), expected)
 
     def test_a_buffer_that_is_too_small_is_the_callers_mistake(self, cache):
-        with pytest.raises(ValueError):  # BUG: CacheDamaged, "the tar ends inside the sample"
+        with pytest.raises(ValueError):
             cache.read("a_000000", buffer=bytearray(100))
 
 
@@ -279,7 +279,7 @@ class TestDamage:
     def test_a_recipe_that_cannot_be_read_is_damage_and_not_the_users_mistake(self, layout, recipe):
         info = json.loads(layout.info.read_text())
         layout.info.write_text(json.dumps(info | {"recipe": recipe}))
-        with pytest.raises(CacheDamaged):  # BUG: RecipeError (exit code 2), AttributeError
+        with pytest.raises(CacheDamaged):
             open_cache(layout.root)
 
     def test_a_newer_format_is_not_read(self, layout):

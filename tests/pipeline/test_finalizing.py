@@ -220,7 +220,7 @@ class TestSidecars:
         self.commit(layout, spec, sidecar.to_json(), tar=False)
         assert read_sidecars([spec], layout) == [sidecar]
 
-    @pytest.mark.parametrize("data", [b"", b"{}", b"\xff\xfe\x00"])  # BUG: UnicodeDecodeError
+    @pytest.mark.parametrize("data", [b"", b"{}", b"\xff\xfe\x00"])
     def test_a_damaged_sidecar_is_named(self, layout, data):
         spec = make_spec(0)
         self.commit(layout, spec, "")

@@ -240,7 +240,7 @@ class TestPlanFiles:
     def test_a_plan_that_cannot_be_written_is_an_error_of_the_place(self, layout):
         layout.root.mkdir()
         layout.plan.touch()  # a file where the folder should be
-        with pytest.raises(StorageError):  # BUG: FileExistsError
+        with pytest.raises(StorageError):
             write_plan(plan([make_probe("a")]), layout, recipe=TINY, stamps=STAMPS)
 
     @pytest.mark.parametrize("read", [read_plan, read_plan_recipe])
@@ -249,7 +249,7 @@ class TestPlanFiles:
         write_plan(plan([make_probe("a")]), layout, recipe=TINY, stamps=STAMPS)
         (path,) = layout.extensions(layout.plan)
         path.write_bytes(path.read_bytes()[:keep])
-        with pytest.raises(CacheDamaged, match=r"000000\.parquet"):  # BUG: ArrowInvalid
+        with pytest.raises(CacheDamaged, match=r"000000\.parquet"):
             read(layout)
 
     def test_the_same_recipe_goes_on(self, layout):

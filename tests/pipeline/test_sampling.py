@@ -169,7 +169,7 @@ def test_any_order_agrees_with_the_rule(case: Case, random: object) -> None:
 @example(Case(times=(0.0, 0.95), last_own_duration=0.04, fps=1.0, end=1.0))
 @example(Case(times=regular(25, count=248), last_own_duration=0.04, fps=1.0, end=10.0))
 def test_both_end_with_the_video_or_the_span(case: Case) -> None:
-    # BUG: see the report
+
     assume(case.expected())
     assert finish(case.any_order())[1] == case.end_seconds
     assert finish(case.in_order())[1] == case.end_seconds
@@ -225,7 +225,7 @@ def test_a_piece_is_a_slice_of_the_whole(
 def test_a_piece_that_promises_too_much_ends_with_the_video(
     case: Case, frames_per_clip: int, data: st.DataObject
 ) -> None:
-    # BUG: see the report
+
     whole = list(assemble_clips(case.in_order(), frames_per_clip=frames_per_clip))
     stop = data.draw(st.integers(len(whole), len(whole) + 2), label="stop clip")
     for sample in (case.in_order, case.any_order):

@@ -136,7 +136,7 @@ def test_an_id_once_given_stays_with_its_content_even_where_another_id_won():
 
 
 def test_content_that_is_probed_but_not_planned_is_still_one_video():
-    # BUG: a run that is killed between probing and planning leaves such probes; a copy that is
+
     # added afterwards under a smaller id becomes a second video of the same content.
     known = probe("A", "/a", given_id="zzz")
     (settled,) = settle(probe("A", "/b", given_id="a"), known=(known,))

@@ -84,6 +84,15 @@ class TestFolders:
         with pytest.raises(SourceError, match="no video in v; 2 other files were ignored"):
             read_sources(["v"])
 
+    def test_a_linked_folder_is_read_and_a_link_back_up_is_not_followed(self, tmp_path):
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "b.mp4").write_text("x")
+        Path("v").mkdir()
+        Path("v/linked").symlink_to(tmp_path / "elsewhere")
+        Path("v/linked/up").symlink_to(Path("v").absolute())
+        names = [Path(source.uri).name for source in read_sources(["v"]).sources]
+        assert names == ["b.mp4"]
+
     def test_a_dangling_link_is_a_source_that_will_be_rejected(self):
         Path("v").mkdir()
         Path("v/a.mp4").symlink_to("nowhere.mp4")
@@ -167,7 +176,7 @@ class TestUndecodableNames:
         assert read_sources(["list.txt"]).sources == (source,)
 
     def test_paths_on_stdin_may_hold_any_bytes(self, path, monkeypatch):
-        stdin_of(monkeypatch, path + b"\n")  # BUG: UnicodeDecodeError
+        stdin_of(monkeypatch, path + b"\n")
         assert read_sources(["-"]).sources == read_sources(["v"]).sources
 
 
@@ -250,7 +259,7 @@ class TestLists:
 
     @pytest.mark.parametrize("odd", ["\u2028", "\x85", "\x0b", "\x0c", "\x1c"])
     def test_only_newlines_end_a_row_of_a_csv(self, odd):
-        # BUG: str.splitlines ends a row at each of these.
+
         Path("l.csv").write_text(f"uri,id\na{odd}b.mp4,x\n", encoding="utf-8")
         (source,) = read_sources(["l.csv"]).sources
         assert (Path(source.uri).name, source.video_id) == (f"a{odd}b.mp4", "x")
@@ -334,7 +343,7 @@ class TestListsThatAreRefused:
 
     @pytest.mark.parametrize("field", ["uri", "id", "label"])
     def test_half_of_a_surrogate_pair_is_refused(self, field):
-        # BUG: accepted; then UnicodeEncodeError, at the latest when the plan or probes are written.
+
         Path("l.jsonl").write_text(json.dumps({"uri": "a"} | {field: "\ud800"}))
         with pytest.raises(SourceError, match=r"l\.jsonl:1"):
             read_sources(["l.jsonl"])

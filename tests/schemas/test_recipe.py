@@ -166,8 +166,6 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(override, expected):
         "limits.max_duration_seconds=0",
         "limits.max_duration_seconds=nan",
         "limits.factor=-1",
-        # BUG, all six: accepted, and then no time limit holds (nan), OverflowError (inf), or a
-        # cache.json that is not JSON (inf).
         "limits.factor=nan",
         "limits.factor=inf",
         "limits.stall_seconds=inf",
@@ -192,7 +190,7 @@ def test_a_stream_is_named_in_plain_letters_and_not_like_another_member(name):
 
 
 def test_a_stream_has_a_name_that_fits_into_a_tar_beside_the_longest_key():
-    # BUG: accepted; a video with a long id then ends the whole run with a ValueError.
+
     with pytest.raises(RecipeError, match="stream"):
         Recipe(
             name="x",

@@ -80,7 +80,7 @@ def test_the_header_keeps_the_data_aligned_to_64_bytes(array):
         np.asfortranarray(np.arange(12, dtype=np.float16).reshape(3, 4)),
         np.arange(24, dtype=np.int64).reshape(4, 6)[::2, ::-1],
         np.arange(5, dtype=">f4"),
-        np.array(3.5),  # BUG: comes back with one dimension
+        np.array(3.5),
     ],
     ids=["fortran", "strided", "big-endian", "scalar"],
 )
@@ -123,7 +123,7 @@ def test_decoding_refuses_what_is_not_a_plain_npy(data):
 
 
 def test_decoding_refuses_bfloat16():
-    # BUG: accepted. Libraries write bfloat16 as pairs of bytes that no reader can tell from others.
+
     data = saved(np.arange(4, dtype=np.uint16).view("V2"))
     with pytest.raises(ValueError, match="npy"):
         decode_npy(data)
@@ -132,12 +132,11 @@ def test_decoding_refuses_bfloat16():
 @pytest.mark.parametrize(
     "header",
     [
-        "{'descr': '<f4', 'shape': (1,)}",  # BUG: KeyError
+        "{'descr': '<f4', 'shape': (1,)}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': [1]}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': 1}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1.0,)}",
-        # BUG: OverflowError
         f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**70},)}}",
         f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**62}, 4)}}",
         "{'descr': 'nothing', 'fortran_order': False, 'shape': (1,)}",
@@ -163,7 +162,7 @@ def test_every_truncation_is_noticed():
 @pytest.mark.filterwarnings("ignore:Data type alias:DeprecationWarning")
 @given(position=st.integers(0, 127), value=st.integers(0, 255))
 def test_a_damaged_byte_in_the_header_is_a_value_error_or_an_array(position, value):
-    # BUG: KeyError for damage to the word fortran_order
+
     data = bytearray(saved(np.arange(6, dtype=np.float16).reshape(2, 3)))
     data[position] = value
     try:
@@ -231,10 +230,10 @@ def test_a_truncated_member_is_damage(name):
         ("time.npy", saved(np.zeros((3, 2), np.float32))),
         ("time.npy", saved(np.zeros((2, 2)))),
         ("mask.npy", saved(np.zeros(4, np.bool_))),
-        ("mask.npy", saved(np.zeros(3, np.float64))),  # BUG: accepted
-        ("mask.npy", saved(np.array(True))),  # BUG: TypeError
+        ("mask.npy", saved(np.zeros(3, np.float64))),
+        ("mask.npy", saved(np.array(True))),
         ("json", b"\xff\xfe"),
-        ("json", b"[1, 2]"),  # BUG: accepted
+        ("json", b"[1, 2]"),
     ],
 )
 def test_a_member_of_the_wrong_kind_is_damage(name, data):
