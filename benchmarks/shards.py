@@ -65,6 +65,7 @@ class Target:
 
 TARGETS = (
     Target(way=OUR_WRITE, floor=RAW_WRITE, least=0.75, by="wall"),
+    Target(way=OUR_UNHASHED, floor=RAW_WRITE, least=0.75, by="wall"),
     # The digest is part of the format, so its CPU seconds are part of the floor.
     Target(way=OUR_WRITE, floor=RAW_HASHED, least=0.75, by="cpu"),
     Target(way=OUR_READ, floor=RAW_READ, least=0.8, by="wall"),

@@ -139,6 +139,21 @@ def test_a_video_without_end_is_killed_though_it_makes_progress(
         assert_usable(process, plain_clip)
 
 
+def test_a_video_over_its_time_is_ended_even_while_it_answers(plain_clip: Clip) -> None:
+    """Every answer comes soon, all together take longer than the video may."""
+    with DecoderProcess(DecodeLimits(stall_seconds=30.0, base_seconds=0.2, factor=0)) as process:
+        num_clips = 0
+        with pytest.raises(VideoError) as caught:
+            for _ in start_decoding(
+                plain_clip.path, process, fps=25.0, sizes={"image": [1024, 1024]}
+            ):
+                num_clips += 1
+        assert caught.value.reason == "timed_out"
+        assert caught.value.detail == "more than 0 s"
+        assert num_clips < 32
+        assert process.pid is None
+
+
 def test_a_slow_owner_is_not_the_videos_fault(plain_clip: Clip) -> None:
     with DecoderProcess(DecodeLimits(stall_seconds=1.5, base_seconds=1.5, factor=0)) as process:
         answers = start_decoding(plain_clip.path, process, fps=4.0)
