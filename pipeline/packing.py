@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 import tarfile
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ BLOCK = tarfile.BLOCKSIZE
 END_OF_TAR = bytes(2 * BLOCK)
 JPEG_QUALITY = 80
 _ZEROS = bytes(BLOCK)
+_MAX_UNHASHED = 64 << 20  # bytes that the digest may lag behind; also what is kept in memory
 _MAX_PIECES = 512  # IOV_MAX is 1024 on Linux
 
 
@@ -54,7 +56,8 @@ class TarWriter:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         self._offset = 0
         self._digest = hashlib.sha256()
-        self._hashing: Future[None] | None = None
+        self._hashing: deque[tuple[Future[None], int]] = deque()
+        self._unhashed = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sha256")
 
     def __enter__(self) -> TarWriter:
@@ -65,7 +68,7 @@ class TarWriter:
         os.close(self._fd)
 
     def add(self, sample: Sample) -> Place:
-        """Append a sample. Its arrays may not be changed before the next call returns."""
+        """Append a sample. Its arrays may not be changed before `mark` or `finish` returns."""
         pieces: list[MemberData] = []
         members: dict[str, tuple[int, int]] = {}
         position = self._offset
@@ -97,24 +100,28 @@ class TarWriter:
     def finish(self) -> tuple[str, int]:
         """End the tar and flush it to disk: (sha256, bytes)."""
         self._write([END_OF_TAR])
+        os.fsync(self._fd)  # meanwhile the last samples are hashed
         self._wait()
-        os.fsync(self._fd)
         return self._digest.hexdigest(), self._offset
 
     def _write(self, pieces: Sequence[MemberData]) -> None:
-        self._wait()
-        self._hashing = self._thread.submit(self._hash, pieces)
+        size = sum(len(piece) for piece in pieces)
+        self._hashing.append((self._thread.submit(self._hash, pieces), size))
+        self._unhashed += size
         for start in range(0, len(pieces), _MAX_PIECES):
             self._offset += _write_all(self._fd, pieces[start : start + _MAX_PIECES])
+        self._wait(most=_MAX_UNHASHED)
 
     def _hash(self, pieces: Sequence[MemberData]) -> None:
         for piece in pieces:
             self._digest.update(piece)
 
-    def _wait(self) -> None:
-        if self._hashing is not None:
-            self._hashing.result()
-            self._hashing = None
+    def _wait(self, *, most: int = 0) -> None:
+        """Until at most so many bytes are not hashed."""
+        while self._unhashed > most:
+            hashing, size = self._hashing.popleft()
+            hashing.result()
+            self._unhashed -= size
 
 
 def encode_preview(pictures_THWC: npt.NDArray[np.uint8]) -> bytes:

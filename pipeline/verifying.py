@@ -316,8 +316,10 @@ def _check_index(
         result.add("index", layout.index, "its rows are not those of the sidecars")
     elif complete and len(rows) != len(expected):
         result.add("index", layout.index, "it has rows of shards that are not in cache.json")
-    if not layout.wids.is_file():
-        result.add("reader_files", layout.wids, "not there")
+    readers = [layout.energon / name for name in (".info.json", "split.yaml", "dataset.yaml")]
+    for path in (layout.wids, *readers):
+        if not path.is_file():
+            result.add("reader_files", path, "not there")
 
 
 def _check_counts(
