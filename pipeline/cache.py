@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -48,6 +50,45 @@ class SampleRow:
     num_bytes: int
     members: dict[str, tuple[int, int]]
     """Member name without the key -> (offset in the tar, bytes)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Places:
+    """Where samples lie, as plain arrays: taking a row from a table costs as much as reading it."""
+
+    shards: list[str]
+    offsets: npt.NDArray[np.int64]
+    num_bytes: npt.NDArray[np.int64]
+    first_member: npt.NDArray[np.int32]
+    """(N + 1,): the members of row n are [first_member[n], first_member[n + 1])."""
+    names: list[str]
+    name_codes: npt.NDArray[np.int32]
+    member_offsets: npt.NDArray[np.int64]
+    member_bytes: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, table: pa.Table) -> _Places:
+        columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+        shards = columns["shard"].dictionary_encode()
+        names = columns["member_names"].flatten().dictionary_encode()
+        shard_names = shards.dictionary.to_pylist()
+        return cls(
+            shards=[shard_names[code] for code in shards.indices.to_numpy()],
+            offsets=columns["offset"].to_numpy(),
+            num_bytes=columns["bytes"].to_numpy(),
+            first_member=columns["member_names"].offsets.to_numpy(),
+            names=names.dictionary.to_pylist(),
+            name_codes=names.indices.to_numpy(),
+            member_offsets=columns["member_offsets"].flatten().to_numpy(),
+            member_bytes=columns["member_bytes"].flatten().to_numpy(),
+        )
+
+    def members(self, number: int) -> Iterator[tuple[str, int, int]]:
+        """(name, offset in the tar, bytes) of each member of a row."""
+        where = slice(self.first_member[number], self.first_member[number + 1])
+        names = (self.names[code] for code in self.name_codes[where])
+        places = (self.member_offsets[where].tolist(), self.member_bytes[where].tolist())
+        return zip(names, *places, strict=True)
 
 
 class FeatureCache:
@@ -123,12 +164,7 @@ class FeatureCache:
 
     def row(self, key: str) -> SampleRow:
         """What the index says of a sample. UsageError: no such key."""
-        if key not in self._rows:
-            raise UsageError(
-                f"no sample {key!r} in {self.layout.root}{nearest(key, self._rows)}",
-                hint=f"see: pipeline inspect {self.layout.root}",
-            )
-        number = self._rows[key]
+        number = self._number(key)
         fields = {name: column[number].as_py() for name, column in self._columns.items()}
         names = fields.pop("member_names")
         places = zip(fields.pop("member_offsets"), fields.pop("member_bytes"), strict=True)
@@ -141,15 +177,19 @@ class FeatureCache:
 
         Its arrays alias the buffer: pass the same one again only when they are no longer needed.
         """
-        row = self.row(key)
-        view = memoryview(bytearray(row.num_bytes) if buffer is None else buffer).cast("B")
-        if view.nbytes < row.num_bytes:
-            raise ValueError(f"{view.nbytes = } must be at least {row.num_bytes}")
-        view = view[: row.num_bytes]
-        self._read_into(row, view)
+        number = self._number(key)
+        places = self._places
+        num_bytes, offset = int(places.num_bytes[number]), int(places.offsets[number])
+        # Not a bytearray: that would be filled with zeros first.
+        fresh = np.empty(num_bytes, dtype=np.uint8).data if buffer is None else buffer
+        view = memoryview(fresh).cast("B")
+        if view.nbytes < num_bytes:
+            raise ValueError(f"{view.nbytes = } must be at least {num_bytes}")
+        view = view[:num_bytes]
+        self._read_into(key, places.shards[number], offset, view)
         members = {
-            name: view[offset - row.offset : offset - row.offset + size]
-            for name, (offset, size) in row.members.items()
+            name: view[start - offset : start - offset + size]
+            for name, start, size in places.members(number)
         }
         return Sample.from_members(key, members, streams=self.streams)
 
@@ -173,11 +213,23 @@ class FeatureCache:
     def _columns(self) -> dict[str, Any]:
         return {name: self._table.column(name) for name in INDEX_SCHEMA.names}
 
-    def _read_into(self, row: SampleRow, view: memoryview) -> None:
-        count = os.preadv(self._open_tar(row.shard), [view], row.offset)
-        if count != row.num_bytes:
+    @functools.cached_property
+    def _places(self) -> _Places:
+        return _Places.of(self._table)
+
+    def _number(self, key: str) -> int:
+        if key not in self._rows:
+            raise UsageError(
+                f"no sample {key!r} in {self.layout.root}{nearest(key, self._rows)}",
+                hint=f"see: pipeline inspect {self.layout.root}",
+            )
+        return self._rows[key]
+
+    def _read_into(self, key: str, shard: str, offset: int, view: memoryview) -> None:
+        count = os.preadv(self._open_tar(shard), [view], offset)
+        if count != view.nbytes:
             raise CacheDamaged(
-                f"{self.layout.tar(row.shard)} ends inside {row.key}",
+                f"{self.layout.tar(shard)} ends inside {key}",
                 hint=f"run: pipeline verify {self.layout.root}",
             )
 
