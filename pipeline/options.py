@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,13 +43,27 @@ def open_root(options: RunOptions, *, run_folder: RunFolder, num_elements: int) 
     runner = FnApiRunner(_worker_processes(run_folder) if num_workers > 1 else None)
     arguments = [f"--direct_num_workers={num_workers}", *options.beam_arguments]
     try:
-        with beam.Pipeline(runner=runner, options=PipelineOptions(arguments)) as root:
+        with (
+            _temporary_files_in(run_folder.path),
+            beam.Pipeline(runner=runner, options=PipelineOptions(arguments)) as root,
+        ):
             yield root
     except Exception as error:
         reported = run_folder.reported_error()
         if reported is None:
             raise
         raise reported from error
+
+
+@contextlib.contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    # The engine makes a folder for itself, which stays behind where a run is killed.
+    before = tempfile.tempdir
+    tempfile.tempdir = str(folder.absolute())
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 def _worker_processes(run_folder: RunFolder) -> Any:

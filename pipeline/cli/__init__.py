@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import sys
@@ -74,12 +73,7 @@ def cli() -> None:
 
 def main() -> None:
     """The console script: runs a command and ends with the documented exit code."""
-    code = call(sys.argv[1:])
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.flush()
-    sys.stderr.flush()
-    # Engines leave threads behind that would keep an interrupted run from ending.
-    os._exit(code)
+    sys.exit(call(sys.argv[1:]))
 
 
 def call(arguments: list[str]) -> int:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from pipeline.decoding import ClipFrames, DecodeOutcome, StartAgain, decode_clip
 from pipeline.jail import DecoderProcess
 from pipeline.planning import extend_plan
 from pipeline.probing import probe_source
+from schemas.errors import VideoError
 from schemas.plan import Piece
 from schemas.recipe import Recipe
 from schemas.timeline import num_clips
@@ -36,6 +38,7 @@ from tests.clips import (
 TIME_TOLERANCE = 2e-6
 RATES = ("1", "2", "3.7")
 BROKEN = {"truncated.mp4", "truncated.mkv"}
+COMMON_MATRICES = {1, 2, 5, 6, 7, 9}
 WHOLE = sorted(MAKERS.keys() - BROKEN)
 
 
@@ -304,6 +307,50 @@ def test_a_quarter_turn_swaps_the_sides_of_odd_sizes(
     assert numbers_read(decoded) == clip.displayed(Fraction(1))
     shape = decoded[0].shape
     assert (shape["display_width"], shape["display_height"]) == (142, 178)
+
+
+# BUG: see Shape.of; a side of 0 pixels divides by zero
+@pytest.mark.parametrize("rotation", [0, 90])
+@pytest.mark.parametrize("aspect", [(1, 1000), (1000, 1), (1, 2**31 - 1), (2**31 - 1, 1)])
+def test_pixels_of_absurd_shape_do_no_harm(
+    aspect: tuple[int, int], rotation: int, tmp_path: Path, process: DecoderProcess
+) -> None:
+    wide = encode_clip(
+        tmp_path / "wide.mp4", quarter_turns=-rotation // 90, options="-vf setsar=2/1"
+    )
+    path = tmp_path / "turned.mp4"
+    run_ffmpeg("-display_rotation", str(rotation), "-i", wide.path, "-c", "copy", path)
+    box = b"pasp" + bytes([0, 0, 0, 2, 0, 0, 0, 1])
+    absurd = b"pasp" + b"".join(number.to_bytes(4, "big") for number in aspect)
+    assert path.read_bytes().count(box) == 1
+    path.write_bytes(path.read_bytes().replace(box, absurd))
+    clip, recipe = replace(wide, path=path), recipe_at("1")
+    [first, *_], _ = decode(piece_of(clip, recipe), recipe, process)
+    assert [read_frame_number(picture) for picture in first.frames["image"]] == [0, 25, 50, 75]
+    assert min(first.shape["display_width"], first.shape["display_height"]) >= 1
+    assert first.preview is not None
+    _, height, width, _ = first.preview.shape
+    assert height == 64
+    assert 1 <= width <= 4 * height
+
+
+# BUG: see to_rgb; an error of the converter ends the whole run
+@pytest.mark.parametrize("matrix", range(19))
+def test_a_colour_matrix_that_cannot_be_converted_costs_that_video(
+    matrix: int, tmp_path: Path, plain_clip: Clip, process: DecoderProcess
+) -> None:
+    """By the numbers of H.273; 14 and 15 are in files of Dolby Vision."""
+    path = tmp_path / "tagged.mp4"
+    tag = f"h264_metadata=matrix_coefficients={matrix}"
+    run_ffmpeg("-i", plain_clip.path, "-c", "copy", "-bsf:v", tag, path)
+    clip, recipe = replace(plain_clip, path=path), recipe_at("1")
+    try:
+        decoded, _ = decode(piece_of(clip, recipe), recipe, process)
+    except VideoError as error:
+        assert error.reason == "unsupported_codec"
+        assert matrix not in COMMON_MATRICES
+    else:
+        assert numbers_read(decoded) == clip.displayed(Fraction(1))
 
 
 def test_decoding_twice_gives_the_same_bytes(clips: ClipShelf, process: DecoderProcess) -> None:
