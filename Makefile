@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(shell cksum < pyproject.toml | cut -d' ' -f1)
 VIDEOS ?=
 
-.PHONY: setup demo test check bench build docs gpu clean
+.PHONY: setup demo test check bench build clean
 
 setup: $(READY)
 
@@ -31,6 +31,9 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.shards
+
+build: $(READY)
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:
 	rm -rf demo build dist bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis

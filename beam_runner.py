@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.encoding import stamp_streams, stream_specs
-from pipeline.finalizing import account_for, check_reject_rate, finalize_cache, read_sidecars
+from pipeline.finalizing import account_for, finalize_cache, read_committed, read_sidecars
 from pipeline.layout import CacheLayout
 from pipeline.locking import hold_cache
 from pipeline.options import RunOptions, open_root
 from pipeline.planning import check_recipe, estimate_clip_bytes, extend_plan, read_plan, write_plan
 from pipeline.probing import read_probes, select_unprobed, write_probes
+from pipeline.recovering import videos_back
 from pipeline.report import RunReport
 from pipeline.run_folder import RunFolder
 from pipeline.settling import settle_ids
@@ -91,7 +92,7 @@ def run(
             size = len(unprobed)
             with (
                 watch("probe", size, run_folder),
-                open_root(options, run_folder=run_folder, num_elements=size // 100) as root,
+                open_root(options, run_folder=run_folder, num_elements=size // 20) as root,
             ):
                 probe(root, run_folder=run_folder, recipe=recipe)
             fresh = settle_ids(run_folder.read_probes(), known=known, existing=planned)
@@ -104,6 +105,7 @@ def run(
             recipe_fingerprint=fingerprint,
             clip_bytes=estimate_clip_bytes(recipe, stream_specs(recipe)),
             existing=planned,
+            again=videos_back(read_committed(planned, layout), probes),
         )
         if added:
             write_plan(added, layout, recipe=recipe, stamps=stamps)
@@ -119,17 +121,15 @@ def run(
 
         sidecars = read_sidecars(specs, layout)
         account = account_for(probes, sidecars)
-        if unprobed or todo or not layout.info.exists():
-            finalize_cache(
-                layout,
-                recipe=recipe,
-                stamps=stamps,
-                account=account,
-                sidecars=sidecars,
-                max_reject_rate=options.max_reject_rate,
-            )
-        else:
-            check_reject_rate(account, layout, max_reject_rate=options.max_reject_rate)
+        finalize_cache(
+            layout,
+            recipe=recipe,
+            stamps=stamps,
+            account=account,
+            sources=sources,
+            sidecars=sidecars,
+            max_reject_rate=options.max_reject_rate,
+        )
     built = {spec.name for spec in todo}
     return RunReport.of(
         sources,

@@ -9,8 +9,10 @@ Needs numpy and pyarrow; neither torch nor Beam.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,9 +22,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.layout import CacheLayout
+from pipeline.storage import read_table
 from schemas.cache_info import CacheInfo
 from schemas.errors import CacheDamaged, CacheIncomplete, RecipeError, UsageError
 from schemas.recipe import Recipe
@@ -91,15 +93,30 @@ class _Places:
         return zip(names, *places, strict=True)
 
 
+class _Tar:
+    """An open tar, closed when nobody reads from it any more."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):
+            os.close(self.fd)
+
+
 class FeatureCache:
-    """An open cache: `len`, `[key]`, iteration by video and clip; a context manager."""
+    """An open cache: `len`, `[key]`, iteration by video and clip; a context manager.
+
+    Threads may share it, and other processes may be sent it: they open the tars anew.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.layout = CacheLayout(Path(path))
         self.info = read_info(self.layout)
         self.recipe = _read_recipe(self.info, self.layout)
         self._table = _read_index(self.layout)
-        self._tars: OrderedDict[str, int] = OrderedDict()
+        self._tars: OrderedDict[str, _Tar] = OrderedDict()
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         counts = self.info.counts
@@ -121,6 +138,8 @@ class FeatureCache:
 
     def __getitem__(self, key: str) -> Sample:
         """The sample; its arrays alias one buffer that is its own. UsageError: no such key."""
+        if not isinstance(key, str):
+            raise TypeError(f"{key!r} is not a key; cache.keys() lists them in order")
         return self.read(key)
 
     def __enter__(self) -> FeatureCache:
@@ -156,10 +175,28 @@ class FeatureCache:
             videos.setdefault(ids[number], []).append(key)
         return videos
 
-    def video(self, video_id: str) -> Iterator[Sample]:
-        """The samples of one video, in order of time. UsageError: no such video."""
-        if video_id not in self.videos:
-            raise UsageError(f"no video {video_id!r} in the cache{nearest(video_id, self.videos)}")
+    @functools.cached_property
+    def aliases(self) -> dict[str, str]:
+        """uri, or id that was given for it, -> video_id; of all sources that are cached."""
+        names = ("uri", "given_id", "video_id")
+        found: dict[str, str] = {}
+        for path in self.layout.extensions(self.layout.probes):
+            columns = read_table(path).select(names).to_pydict()
+            for uri, given_id, video_id in zip(*(columns[name] for name in names), strict=True):
+                if video_id in self.videos:
+                    found[uri] = video_id
+                    if given_id is not None:
+                        found[given_id] = video_id
+        return found
+
+    def video(self, name: str) -> Iterator[Sample]:
+        """The samples of a video by its id, an alias or a uri, in order of time.
+
+        UsageError: no such video.
+        """
+        video_id = name if name in self.videos else self.aliases.get(name)
+        if video_id is None:
+            raise UsageError(f"no video {name!r} in the cache{nearest(name, self.videos)}")
         return (self[key] for key in self.videos[video_id])
 
     def row(self, key: str) -> SampleRow:
@@ -195,8 +232,14 @@ class FeatureCache:
 
     def close(self) -> None:
         """Close the open tars; reading again opens them again."""
-        while self._tars:
-            os.close(self._tars.popitem()[1])
+        with self._lock:
+            self._tars.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_tars": OrderedDict(), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state | {"_lock": threading.Lock()})
 
     @functools.cached_property
     def _rows(self) -> dict[str, int]:
@@ -226,27 +269,29 @@ class FeatureCache:
         return self._rows[key]
 
     def _read_into(self, key: str, shard: str, offset: int, view: memoryview) -> None:
-        count = os.preadv(self._open_tar(shard), [view], offset)
+        tar = self._open_tar(shard)  # held, so that no other thread's eviction closes it
+        count = os.preadv(tar.fd, [view], offset)
         if count != view.nbytes:
             raise CacheDamaged(
                 f"{self.layout.tar(shard)} ends inside {key}",
                 hint=f"run: pipeline verify {self.layout.root}",
             )
 
-    def _open_tar(self, shard: str) -> int:
-        if shard in self._tars:
-            self._tars.move_to_end(shard)
-            return self._tars[shard]
-        path = self.layout.tar(shard)
-        try:
-            self._tars[shard] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise CacheDamaged(
-                f"{path}: {error.strerror}", hint=f"run: pipeline verify {self.layout.root}"
-            ) from error
-        if len(self._tars) > MAX_OPEN_TARS:
-            os.close(self._tars.popitem(last=False)[1])
-        return self._tars[shard]
+    def _open_tar(self, shard: str) -> _Tar:
+        with self._lock:
+            if shard in self._tars:
+                self._tars.move_to_end(shard)
+                return self._tars[shard]
+            path = self.layout.tar(shard)
+            try:
+                tar = self._tars[shard] = _Tar(path)
+            except OSError as error:
+                raise CacheDamaged(
+                    f"{path}: {error.strerror}", hint=f"run: pipeline verify {self.layout.root}"
+                ) from error
+            if len(self._tars) > MAX_OPEN_TARS:
+                self._tars.popitem(last=False)
+            return tar
 
 
 def open_cache(path: str | os.PathLike[str]) -> FeatureCache:
@@ -284,11 +329,10 @@ def _read_recipe(info: CacheInfo, layout: CacheLayout) -> Recipe:
 
 def _read_index(layout: CacheLayout) -> Any:
     try:
-        table = pq.read_table(layout.index).combine_chunks()
-    except (OSError, pa.ArrowException) as error:
-        raise CacheDamaged(
-            f"{layout.index}: cannot be read", hint=f"run: pipeline verify {layout.root}"
-        ) from error
+        table = read_table(layout.index).combine_chunks()
+    except CacheDamaged as error:
+        error.hint = f"run: pipeline verify {layout.root}"
+        raise
     if table.schema.names != INDEX_SCHEMA.names:
         raise CacheDamaged(f"{layout.index}: columns {table.schema.names} are not an index's")
     return table

@@ -19,41 +19,54 @@ CLIPS: dict[str, str] = {
 
 def make_demo_clips(folder: Path) -> list[Path]:
     """Write the clips of CLIPS into `folder`; those that are there are kept."""
+    makers = (_with_sound, _silent, _variable_rate, _rotated, _broken)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / name for name in CLIPS]
-    with_sound, silent, variable_rate, rotated, broken = paths
-    if not with_sound.exists():
-        picture = _pattern("testsrc2", seconds=8, rate="25")
-        sound = ffmpeg.input("sine=frequency=440:duration=8", f="lavfi")
-        _write(ffmpeg.output(picture, sound, str(with_sound), acodec="aac", **_H264))
-    if not silent.exists():
-        picture = _pattern("mandelbrot", seconds=5, rate="30000/1001")
-        _write(ffmpeg.output(picture, str(silent), t=5, **_H264))
-    if not variable_rate.exists():
-        picture = _pattern("testsrc2", seconds=6, rate="30")
-        picture = picture.filter("select", "gte(t,3)+not(mod(n,3))")
-        _write(ffmpeg.output(picture, str(variable_rate), fps_mode="vfr", **_H264))
-    if not rotated.exists():
-        upright = folder / ".upright.mp4"
-        picture = _pattern("testsrc2", seconds=4, rate="24")
-        _write(ffmpeg.output(picture, str(upright), **_H264))
-        turned = ffmpeg.input(str(upright), display_rotation=90)
-        _write(ffmpeg.output(turned, str(rotated), c="copy"))
-        upright.unlink()
-    if not broken.exists():
-        data = with_sound.read_bytes()
-        broken.write_bytes(data[: len(data) // 2])
+    for path, make in zip(paths, makers, strict=True):
+        if not path.exists():
+            unfinished = folder / f".{path.name}"
+            make(unfinished)
+            unfinished.replace(path)
     return paths
 
 
-_H264 = {"vcodec": "libx264", "pix_fmt": "yuv420p", "threads": 1}
+def _with_sound(path: Path) -> None:
+    sound = ffmpeg.input("sine=frequency=440:duration=8", f="lavfi")
+    _write(ffmpeg.output(_pattern("testsrc2", 8, rate="25"), sound, str(path), **_H264))
 
 
-def _pattern(source: str, *, seconds: int, rate: str) -> Any:
-    duration = "" if source == "mandelbrot" else f":duration={seconds}"
-    return ffmpeg.input(f"{source}=size=320x180:rate={rate}{duration}", f="lavfi")
+def _silent(path: Path) -> None:
+    picture = ffmpeg.input("mandelbrot=size=320x180:rate=30000/1001", f="lavfi")
+    _write(ffmpeg.output(picture, str(path), t=5, **_H264))
+
+
+def _variable_rate(path: Path) -> None:
+    picture = _pattern("testsrc2", 6, rate="30").filter("select", "gte(t,3)+not(mod(n,3))")
+    _write(ffmpeg.output(picture, str(path), fps_mode="vfr", **_H264))
+
+
+def _rotated(path: Path) -> None:
+    upright = path.with_name(".upright.mp4")
+    _write(ffmpeg.output(_pattern("testsrc2", 4, rate="24"), str(upright), **_H264))
+    turned = ffmpeg.input(str(upright), display_rotation=90)
+    _write(ffmpeg.output(turned, str(path), c="copy"))
+    upright.unlink()
+
+
+def _broken(path: Path) -> None:
+    whole = path.with_name(".whole.mp4")
+    _with_sound(whole)
+    data = whole.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    whole.unlink()
+
+
+_H264 = {"vcodec": "libx264", "acodec": "aac", "pix_fmt": "yuv420p", "threads": 1}
+
+
+def _pattern(source: str, seconds: int, *, rate: str) -> Any:
+    return ffmpeg.input(f"{source}=size=320x180:rate={rate}:duration={seconds}", f="lavfi")
 
 
 def _write(stream: Any) -> None:
-    binary = imageio_ffmpeg.get_ffmpeg_exe()
-    ffmpeg.run(stream, cmd=binary, quiet=True, overwrite_output=True)
+    ffmpeg.run(stream, cmd=imageio_ffmpeg.get_ffmpeg_exe(), quiet=True, overwrite_output=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.layout import CacheLayout
 from pipeline.neighbours import write_neighbour_files
-from pipeline.storage import publish_bytes, publish_rows, storage_errors
+from pipeline.storage import publish_bytes, publish_rows
 from schemas.account import Account, commonest_reasons
 from schemas.cache_info import CacheInfo, ShardEntry
 from schemas.errors import CacheDamaged, CacheIncomplete, TooManyRejects
@@ -22,7 +22,7 @@ from schemas.recipe import Recipe
 from schemas.reject import Reject
 from schemas.sidecar import Sidecar
 from schemas.tables import INDEX_SCHEMA, REJECT_SCHEMA, index_rows
-from schemas.video import Probe
+from schemas.video import Probe, Source
 
 
 def finalize_cache(
@@ -31,23 +31,38 @@ def finalize_cache(
     recipe: Recipe,
     stamps: Mapping[str, Mapping[str, Any]],
     account: Account,
+    sources: Sequence[Source],
     sidecars: Sequence[Sidecar],
     max_reject_rate: float,
 ) -> None:
     """Write what readers need; cache.json comes last and only if enough sources are usable.
 
-    TooManyRejects: see `check_reject_rate`; the rejects are written nevertheless.
+    TooManyRejects: none of the run's `sources` is usable, or too large a part was rejected. The
+    rejects are written nevertheless.
     """
-    with storage_errors(layout.root):
-        reject_rows: list[dict[str, object]] = [reject.to_row() for reject in account.rejects]
-        publish_rows(reject_rows, REJECT_SCHEMA, layout.rejects, scratch=layout.scratch)
-        check_reject_rate(account, layout, max_reject_rate=max_reject_rate)
-        rows = [row for sidecar in sidecars for row in index_rows(sidecar)]
-        _check_unique([row["key"] for row in rows])
-        publish_rows(rows, INDEX_SCHEMA, layout.index, scratch=layout.scratch)
-        write_neighbour_files(sidecars, layout)
-        info = _describe(layout, recipe, stamps, account, sidecars)
-        publish_bytes(info.to_json().encode(), layout.info, scratch=layout.scratch)
+    reject_rows: list[dict[str, object]] = [reject.to_row() for reject in account.rejects]
+    publish_rows(reject_rows, REJECT_SCHEMA, layout.rejects, scratch=layout.scratch)
+    own = Account(outcomes={s.identity: account.outcomes[s.identity] for s in sources})
+    if own.num_cached or not account.num_cached:
+        check_reject_rate(own, layout, max_reject_rate=max_reject_rate)
+    _write_index(layout, recipe, stamps, account, sidecars)
+    # Nothing of this run is usable, and what there was before is as good as it was.
+    check_reject_rate(own, layout, max_reject_rate=max_reject_rate)
+
+
+def _write_index(
+    layout: CacheLayout,
+    recipe: Recipe,
+    stamps: Mapping[str, Mapping[str, Any]],
+    account: Account,
+    sidecars: Sequence[Sidecar],
+) -> None:
+    rows = [row for sidecar in sidecars for row in index_rows(sidecar)]
+    _check_unique([row["key"] for row in rows])
+    publish_rows(rows, INDEX_SCHEMA, layout.index, scratch=layout.scratch)
+    write_neighbour_files(sidecars, layout)
+    info = _describe(layout, recipe, stamps, account, sidecars)
+    publish_bytes(info.to_json().encode(), layout.info, scratch=layout.scratch)
 
 
 def read_sidecars(specs: Sequence[ShardSpec], layout: CacheLayout) -> list[Sidecar]:
@@ -58,14 +73,33 @@ def read_sidecars(specs: Sequence[ShardSpec], layout: CacheLayout) -> list[Sidec
             f"{len(lacking)} of {len(specs)} planned shards are not built, first {lacking[0]}",
             hint="run the same command again; what is committed is kept",
         )
+    return read_committed(specs, layout)
+
+
+def read_committed(specs: Sequence[ShardSpec], layout: CacheLayout) -> list[Sidecar]:
+    """The sidecars of those planned shards that are committed.
+
+    CacheDamaged: a tar is gone or has another size, or a shard is not in the plan.
+    """
+    strange = {path.stem for path in layout.shards.glob("*.json")} - {spec.name for spec in specs}
+    if strange:
+        raise CacheDamaged(
+            f"{layout.plan} does not know {len(strange)} of the shards, such as {min(strange)}",
+            hint="the plan was changed or lost: bring it back, or make a new cache",
+        )
     sidecars = []
     for spec in specs:
         path = layout.sidecar(spec.name)
+        if not path.exists():
+            continue
         sidecar = Sidecar.from_json(path.read_bytes(), where=str(path))
-        if sidecar.samples and not layout.tar(spec.name).exists():
+        tar = layout.tar(spec.name)
+        if sidecar.samples and not (tar.exists() and tar.stat().st_size == sidecar.tar_bytes):
+            what = "has another size than was written" if tar.exists() else "is gone"
             raise CacheDamaged(
-                f"{layout.tar(spec.name)} is gone, its sidecar is there",
-                hint=f"delete {path} and run again to rebuild the shard",
+                f"{tar} {what}, its sidecar is there",
+                hint=f"delete {path} and run again to rebuild the shard; pipeline verify"
+                f" {layout.root} lists all that is wrong",
             )
         sidecars.append(sidecar)
     return sidecars
@@ -93,17 +127,16 @@ def account_for(probes: Sequence[Probe], sidecars: Sequence[Sidecar]) -> Account
 
 def check_reject_rate(account: Account, layout: CacheLayout, *, max_reject_rate: float) -> None:
     """TooManyRejects: the rate is above the limit, or nothing at all is usable."""
-    total = len(account.outcomes)
+    reasons = commonest_reasons(account.rejects, limit=3)
     if account.num_cached == 0:
         raise TooManyRejects(
-            f"none of {total} sources is usable: {commonest_reasons(account.rejects, limit=3)}",
+            f"none of {len(account.outcomes)} sources is usable: {reasons}",
             hint=f"see: pipeline rejects {layout.root}",
         )
     if account.reject_rate > max_reject_rate:
         raise TooManyRejects(
-            f"{len(account.rejects)} of {total} sources were rejected"
-            f" ({account.reject_rate:.1%}, the limit is {max_reject_rate:.1%}):"
-            f" {commonest_reasons(account.rejects, limit=3)}",
+            f"{len(account.rejects)} of {len(account.outcomes)} sources were rejected"
+            f" ({account.reject_rate:.1%}, the limit is {max_reject_rate:.1%}): {reasons}",
             hint=f"see: pipeline rejects {layout.root}; what is built is kept: run again with a"
             " higher --max-reject-rate to finish the cache",
         )
@@ -134,6 +167,7 @@ def _describe(
             "videos": len({entry.video_id for entry in samples}),
             "samples": len(samples),
             "frames": sum(entry.num_frames for entry in samples),
+            "missing": sum(gap.num_clips for sidecar in sidecars for gap in sidecar.missing),
             "shards": sum(1 for sidecar in sidecars if sidecar.samples),
             "bytes": sum(sidecar.tar_bytes for sidecar in sidecars),
         },

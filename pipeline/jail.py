@@ -17,8 +17,10 @@ from typing import Any
 from pipeline import messages
 from schemas.errors import VideoError
 from schemas.recipe import DecodeLimits
+from schemas.reject import REASONS
 
-START_SECONDS = 120.0
+ANSWERS = ("alive", "clip", "done", "facts", "reject", "times_go_back", "bug")
+START_SECONDS = 60.0
 MAX_VIDEOS_PER_CHILD = 512
 """Native libraries leak a little; a fresh child is cheap."""
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "OPENBLAS_CORETYPE")
@@ -69,7 +71,9 @@ class DecoderProcess:
                     raise VideoError("timed_out", over_budget)
                 stall = min(self._limits.stall_seconds, left)
                 answer, payload = receiver.receive(timeout_seconds=stall)
-                kind = answer["kind"]
+                kind = answer.get("kind")
+                if kind not in ANSWERS or answer.get("reason", "crashed") not in REASONS:
+                    raise messages.Damaged("the decoder process sent something else than an answer")
                 if kind == "alive":
                     continue
                 finished = kind != "clip"
@@ -132,7 +136,10 @@ class DecoderProcess:
         assert self._child is not None
         if isinstance(error, messages.Damaged):
             return VideoError("crashed", str(error))
-        code = self._child.wait()
+        try:
+            code = self._child.wait(timeout=START_SECONDS)
+        except subprocess.TimeoutExpired:
+            return VideoError("crashed", "it closed its pipes and stayed")
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         log = self._tail()
         if "MemoryError" in log or "Cannot allocate memory" in log:

@@ -97,12 +97,13 @@ def _decode(
     in_order: bool,
 ) -> None:
     from pipeline.frames import Tally, decode_frames
-    from pipeline.pixels import Shape, preview_size, resize, to_rgb
+    from pipeline.pixels import Pictures, join_pictures
     from pipeline.sampling import Window, assemble_clips, sample_any_order, sample_in_order
 
     tally = Tally()
-    shape: Shape | None = None
+    known_problems: int | None = None
     alive = _heartbeat(answer)
+    wanted = Window(**window)
 
     def decode() -> Iterator[Any]:
         nonlocal tally
@@ -115,34 +116,33 @@ def _decode(
             alive=alive,
         )
 
-    def convert(frame: Any) -> dict[str, Any]:
-        nonlocal shape
-        seen = Shape.of(frame, sample_aspect=tally.sample_aspect)
-        shape = shape or seen
-        rgb = to_rgb(frame, rotation=seen.rotation)
-        pictures = {
-            name: resize(rgb, width=width, height=height) for name, (width, height) in sizes.items()
-        }
-        if preview_height is not None:
-            width, height = preview_size(shape, height=preview_height)
-            pictures[""] = resize(rgb, width=width, height=height)
-        return pictures
+    def convert(frame: Any) -> Pictures:
+        nonlocal known_problems
+        if known_problems is None:
+            # Damage ahead of a later piece of a video is that of the pieces before.
+            known_problems = tally.num_problems if wanted.first_k else 0
+        return Pictures.of(
+            frame,
+            sample_aspect=tally.sample_aspect,
+            sizes=sizes,
+            preview_height=preview_height,
+        )
 
-    spec = Window(**window)
     samples = (
-        sample_in_order(decode(), window=spec, convert=convert)
+        sample_in_order(decode(), window=wanted, convert=convert)
         if in_order
         else sample_any_order(
             decode,
-            window=spec,
+            window=wanted,
             convert=convert,
             in_display_order=lambda: not tally.stores_display_times,
         )
     )
-    problems = 0
     for clip in assemble_clips(samples, frames_per_clip=frames_per_clip):
-        streams = list(clip.samples[0].picture)
-        assert shape is not None
+        pictures = [sample.picture for sample in clip.samples]
+        arrays = join_pictures(pictures)
+        # Out of order, all is decoded before the first clip: damage is that of the video.
+        before = known_problems if in_order else 0
         answer(
             {
                 "kind": "clip",
@@ -151,13 +151,13 @@ def _decode(
                 "start_seconds": clip.start_seconds,
                 "end_seconds": clip.end_seconds,
                 "times": [[s.start_seconds, s.end_seconds] for s in clip.samples],
-                "shapes": {name: clip.samples[0].picture[name].shape for name in streams},
-                "corrupt": tally.num_problems > problems,
-                "shape": asdict(shape),
+                "shapes": {name: frames[0].shape for name, frames in arrays.items()},
+                "corrupt": tally.num_problems > (before or 0),
+                "shape": asdict(pictures[0].shape),
             },
-            [s.picture[name].data for name in streams for s in clip.samples],
+            [frame.data for frames in arrays.values() for frame in frames],
         )
-        problems = tally.num_problems
+        known_problems = tally.num_problems
     answer(
         {
             "kind": "done",
@@ -188,7 +188,9 @@ def _limit(memory_bytes: int) -> None:
         (resource.RLIMIT_FSIZE, MAX_LOG_BYTES),
         (resource.RLIMIT_CORE, 0),
     ):
-        resource.setrlimit(kind, (value, value))
+        _, hard = resource.getrlimit(kind)
+        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (limit, limit))
 
 
 def _end_with(owner: int) -> None:

@@ -68,4 +68,5 @@ class CacheLayout:
 
     def next_extension(self, folder: Path) -> Path:
         """The name of the next file of plan/ or probes/."""
-        return folder / f"{len(self.extensions(folder)):06d}.parquet"
+        taken = [int(path.stem) for path in self.extensions(folder)]
+        return folder / f"{max(taken, default=-1) + 1:06d}.parquet"

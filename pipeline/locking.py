@@ -26,14 +26,14 @@ def hold_cache(layout: CacheLayout) -> Iterator[RunFolder]:
         layout.root.mkdir(parents=True, exist_ok=True)
         lock = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(
-                f"{layout.root}: another run is at work on this cache",
-                hint="wait until it has ended",
-            ) from error
         with storage_errors(layout.root):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UsageError(
+                    f"{layout.root}: another run is at work on this cache",
+                    hint="wait until it has ended",
+                ) from error
             # Whatever lies here is of a run that was killed.
             shutil.rmtree(layout.scratch, ignore_errors=True)
             run_folder = RunFolder.create(layout.scratch)
@@ -51,8 +51,10 @@ def _check_folder(layout: CacheLayout) -> None:
         return
     if not root.is_dir():
         raise UsageError(f"{root}: is a file; CACHE must be a folder, new or of an earlier run")
-    ours = (layout.info, layout.plan, layout.probes, layout.scratch)
-    if any(root.iterdir()) and not any(path.exists() for path in ours):
+    entries = set(root.iterdir())
+    tables = layout.extensions(layout.plan) + layout.extensions(layout.probes)
+    ours = layout.info.exists() or tables or entries <= {layout.scratch}
+    if not ours:
         raise UsageError(
             f"{root}: holds other files and is not a cache",
             hint="name a new folder for the cache",

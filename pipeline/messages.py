@@ -55,12 +55,13 @@ class Receiver:
         self.waited_seconds = 0.0
 
     def receive(self, *, timeout_seconds: float | None) -> tuple[dict[str, Any], bytearray]:
-        """(message, payload). PipeClosed, Damaged, or WaitedTooLong for one wait for a byte."""
-        text_bytes, payload_bytes = HEADER.unpack(self._read(HEADER.size, timeout_seconds))
+        """(message, payload). PipeClosed, Damaged, or WaitedTooLong for the whole message."""
+        end = None if timeout_seconds is None else self.waited_seconds + timeout_seconds
+        text_bytes, payload_bytes = HEADER.unpack(self._read(HEADER.size, end))
         if text_bytes > MAX_JSON_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
             raise Damaged(f"a message claims {text_bytes} + {payload_bytes} bytes")
-        text = self._read(text_bytes, timeout_seconds)
-        payload = self._read(payload_bytes, timeout_seconds)
+        text = self._read(text_bytes, end)
+        payload = self._read(payload_bytes, end)
         try:
             message = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -69,12 +70,13 @@ class Receiver:
             raise Damaged("a message is not an object")
         return message, payload
 
-    def _read(self, size: int, timeout_seconds: float | None) -> bytearray:
+    def _read(self, size: int, end: float | None) -> bytearray:
+        # `end` is a reading of `waited_seconds`.
         buffer = bytearray(size)
         view = memoryview(buffer)
         while view.nbytes:
             began = time.monotonic()
-            timeout_ms = None if timeout_seconds is None else timeout_seconds * 1000
+            timeout_ms = None if end is None else max(0.0, end - self.waited_seconds) * 1000
             ready = self._poll.poll(timeout_ms)
             self.waited_seconds += time.monotonic() - began
             if not ready:

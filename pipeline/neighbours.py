@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -31,8 +32,7 @@ def write_neighbour_files(sidecars: Sequence[Sidecar], layout: CacheLayout) -> N
     splits: dict[str, list[str]] = {split: [] for split in ENERGON_SPLITS}
     for shard in shards:
         splits.setdefault(shard.split, []).append(f"shards/{shard.name}.tar")
-    files = {layout.tar_index(shard.name): _tar_index(shard) for shard in shards}
-    files[layout.wids] = _json(_wids(shards))
+    files = exact_files(sidecars, layout)
     # JSON is YAML.
     files[layout.energon / "split.yaml"] = _json({"exclude": [], "split_parts": splits})
     if not (layout.energon / "dataset.yaml").exists():  # the file that Energon's users edit
@@ -44,6 +44,18 @@ def write_neighbour_files(sidecars: Sequence[Sidecar], layout: CacheLayout) -> N
     _delete_stale_index(layout, shard_counts)
     for path, data in files.items():
         publish_bytes(data, path, scratch=layout.scratch)
+
+
+def exact_files(sidecars: Sequence[Sidecar], layout: CacheLayout) -> dict[Path, bytes]:
+    """wids.json and the .tar.idx: those that neither a user nor `energon prepare` writes anew."""
+    shards = [sidecar for sidecar in sidecars if sidecar.samples]
+    files = {layout.tar_index(shard.name): _tar_index(shard) for shard in shards}
+    return files | {layout.wids: _json(_wids(shards))}
+
+
+def energon_files(layout: CacheLayout) -> list[Path]:
+    """What Energon reads besides."""
+    return [layout.energon / name for name in (".info.json", "split.yaml", "dataset.yaml")]
 
 
 def _delete_stale_index(layout: CacheLayout, shard_counts: dict[str, int]) -> None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import logging
+import os
 import shlex
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.run_folder import RunFolder
+from schemas.errors import UsageError, WorkerDied
+
+WATCH_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,20 +40,21 @@ def open_root(options: RunOptions, *, run_folder: RunFolder, num_elements: int) 
     """A Beam pipeline to build a graph on; leaving the context runs it.
 
     `num_elements` bounds the workers: starting an idle process costs seconds. An error that a
-    worker reported in the run folder is raised as itself.
+    worker reported in the run folder is raised as itself. UsageError: options that Beam refuses.
+    WorkerDied.
     """
     import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
     num_workers = min(options.num_workers, max(1, num_elements))
     # By instance: the default runner tries to download a binary.
     runner = FnApiRunner(_worker_processes(run_folder) if num_workers > 1 else None)
-    arguments = [f"--direct_num_workers={num_workers}", *options.beam_arguments]
+    beam_options = _parse([f"--direct_num_workers={num_workers}", *options.beam_arguments])
     try:
         with (
             _temporary_files_in(run_folder.path),
-            beam.Pipeline(runner=runner, options=PipelineOptions(arguments)) as root,
+            _watch_workers(run_folder),
+            beam.Pipeline(runner=runner, options=beam_options) as root,
         ):
             yield root
     except Exception as error:
@@ -53,6 +62,68 @@ def open_root(options: RunOptions, *, run_folder: RunFolder, num_elements: int) 
         if reported is None:
             raise
         raise reported from error
+
+
+def _parse(arguments: list[str]) -> Any:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    said = io.StringIO()
+    log = logging.getLogger("apache_beam.options.pipeline_options")
+    listener = logging.StreamHandler(said)
+    log.addHandler(listener)
+    try:
+        with contextlib.redirect_stderr(said):
+            options = PipelineOptions(arguments)
+            # Options are parsed when they are looked at; unknown ones are only logged.
+            runner = options.get_all_options(drop_default=True).get("runner")
+    except SystemExit as error:
+        lines = said.getvalue().strip().splitlines() or [""]
+        raise UsageError(f"options for Beam: {lines[-1].partition('error: ')[2]}") from error
+    finally:
+        log.removeHandler(listener)
+    if runner is not None:
+        raise UsageError(f"options for Beam: --runner={runner} is chosen before the --")
+    unknown = [line for line in said.getvalue().splitlines() if "unparseable" in line]
+    if unknown:
+        raise UsageError(f"options for Beam: unknown{unknown[0].partition('args')[2]}")
+    return options
+
+
+@contextlib.contextmanager
+def _watch_workers(run_folder: RunFolder) -> Iterator[None]:
+    # The engine waits for ever for a worker that the system has killed. A signal is the one thing
+    # that gets the main thread out of that.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(WATCH_SECONDS):
+            if run_folder.death_note.exists():
+                code = run_folder.death_note.read_text().strip()
+                run_folder.report_error(
+                    WorkerDied(
+                        f"a worker process died (exit code {code}; 137 is what the system kills for"
+                        " its memory)",
+                        hint="use fewer --workers; what is committed is kept, run again",
+                    )
+                )
+                os.kill(os.getpid(), signal.SIGUSR1)
+                return
+
+    def give_up(*_: object) -> None:
+        raise RuntimeError("a worker process died")
+
+    before = signal.signal(signal.SIGUSR1, give_up)
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 @contextlib.contextmanager
@@ -74,5 +145,6 @@ def _worker_processes(run_folder: RunFolder) -> Any:
     root = shlex.quote(str(Path(__file__).resolve().parents[1]))
     python, log = shlex.quote(sys.executable), shlex.quote(str(run_folder.workers_log))
     worker = "-P -m apache_beam.runners.worker.sdk_worker_main"
-    command = f"PYTHONPATH={root} exec {python} {worker} 2>>{log}"
+    note = shlex.quote(str(run_folder.death_note))
+    command = f"PYTHONPATH={root} {python} {worker} 2>>{log} || echo $? >{note}"
     return SubprocessSDKEnvironment.from_command_string(command_string=command)

@@ -27,6 +27,9 @@ def read_packet_facts(
     with open_video(path, max_pixels=max_pixels) as (container, stream):
         times: list[float] = []
         num_timeless = 0
+        # AVI has no times of display, only the order of decoding, which B-frames make another one.
+        times_go_back = container.format.name == "avi" and stream.codec_context.has_b_frames
+        last_dts: int | None = None
         max_seconds, last_duration = -float("inf"), 0.0
         file_end_seconds = -float("inf")
         # Where reading breaks off, what was read counts, and the missing end shows as truncation.
@@ -46,6 +49,9 @@ def read_packet_facts(
                 if begin >= max_seconds:
                     max_seconds, last_duration = begin, duration
                 times.append(begin)
+                if packet.dts is not None:
+                    times_go_back |= last_dts is not None and packet.dts < last_dts
+                    last_dts = packet.dts
         if not times and num_timeless:
             raise VideoError("no_times", f"none of {num_timeless} packets has a time")
         if not times:
@@ -67,6 +73,7 @@ def read_packet_facts(
             "last_seconds": last,
             "duration_seconds": end - first,
             "has_audio": len(container.streams.audio) > 0,
+            "times_go_back": bool(times_go_back),
             "truncated": missing > max(TRUNCATION_SECONDS, 2 * _longest_interval(times)),
         }
 

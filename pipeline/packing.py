@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.storage import storage_errors
 from schemas.sample import MemberData, Sample
 
 BLOCK = tarfile.BLOCKSIZE
@@ -50,10 +51,12 @@ class Mark:
 
 
 class TarWriter:
-    """Writes samples into a new file; a context manager."""
+    """Writes samples into a new file; a context manager. StorageError from every method."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        self._path = path
+        with storage_errors(path):
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         self._offset = 0
         self._digest = hashlib.sha256()
         self._hashing: deque[tuple[Future[None], int]] = deque()
@@ -100,7 +103,8 @@ class TarWriter:
     def finish(self) -> tuple[str, int]:
         """End the tar and flush it to disk: (sha256, bytes)."""
         self._write([END_OF_TAR])
-        os.fsync(self._fd)  # meanwhile the last samples are hashed
+        with storage_errors(self._path):
+            os.fsync(self._fd)  # meanwhile the last samples are hashed
         self._wait()
         return self._digest.hexdigest(), self._offset
 
@@ -109,7 +113,8 @@ class TarWriter:
         self._hashing.append((self._thread.submit(self._hash, pieces), size))
         self._unhashed += size
         for start in range(0, len(pieces), _MAX_PIECES):
-            self._offset += _write_all(self._fd, pieces[start : start + _MAX_PIECES])
+            with storage_errors(self._path):
+                self._offset += _write_all(self._fd, pieces[start : start + _MAX_PIECES])
         self._wait(most=_MAX_UNHASHED)
 
     def _hash(self, pieces: Sequence[MemberData]) -> None:

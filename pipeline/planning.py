@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
 from encoders.base import EncoderSpec
+from pipeline.cache import read_info
 from pipeline.layout import CacheLayout
-from pipeline.storage import publish_rows, read_table, storage_errors
-from schemas.errors import FingerprintMismatch
+from pipeline.storage import publish_rows, read_table
+from schemas.errors import CacheDamaged, FingerprintMismatch, RecipeError
 from schemas.plan import Piece, ShardSpec, specs_from_rows
 from schemas.recipe import Recipe, differing_fields
 from schemas.tables import PLAN_SCHEMA
@@ -43,32 +44,29 @@ def extend_plan(
     recipe_fingerprint: str,
     clip_bytes: int,
     existing: Sequence[ShardSpec],
+    again: Collection[str] = (),
 ) -> list[ShardSpec]:
-    """The ShardSpecs to add for the videos that the plan does not have yet.
+    """The ShardSpecs to add for the videos that the plan does not have yet, or is to have `again`.
 
-    Whole videos go into a shard until it is full by bytes or by seconds of video; a video longer
-    than a shard is cut at clip boundaries. The order of `probes` makes no difference.
+    Whole videos go into a shard until it is full by bytes or by seconds of video; a video of more
+    bytes than a shard takes is cut at clip boundaries, one that is only long has a shard of its
+    own. The order of `probes` makes no difference.
     """
-    planned = {piece.video_id for spec in existing for piece in spec.pieces}
+    planned = {piece.video_id for spec in existing for piece in spec.pieces} - set(again)
     videos: dict[str, Probe] = {}
     for probe in sorted(probes, key=_preference):
         if probe.reject is None and probe.video_id not in planned:
             videos.setdefault(probe.video_id, probe)
     clip_seconds = recipe.sampling.frames_per_clip / recipe.sampling.fps
-    shard_clips = max(
-        1,
-        min(
-            recipe.shards.target_bytes // clip_bytes,
-            int(recipe.shards.max_seconds / clip_seconds),
-        ),
-    )
+    most_clips = max(1, recipe.shards.target_bytes // clip_bytes)
+    few_clips = max(1, min(most_clips, int(recipe.shards.max_seconds / clip_seconds)))
     groups: list[list[Piece]] = []
     room = 0
     for video_id in sorted(videos, key=_shard_order):
-        for piece in _cut(videos[video_id], recipe, shard_clips=shard_clips, clip_bytes=clip_bytes):
+        for piece in _cut(videos[video_id], recipe, shard_clips=most_clips, clip_bytes=clip_bytes):
             if piece.num_clips > room:
                 groups.append([])
-                room = shard_clips
+                room = few_clips
             groups[-1].append(piece)
             room -= piece.num_clips
     first = 1 + max((spec.index for spec in existing), default=-1)
@@ -113,6 +111,7 @@ def _cut(probe: Probe, recipe: Recipe, *, shard_clips: int, clip_bytes: int) -> 
         duration_seconds=probe.duration_seconds,
         truncated=probe.truncated,
         has_audio=probe.has_audio,
+        times_go_back=probe.times_go_back,
         first_clip=0,
         num_clips=total,
         is_last=True,
@@ -145,36 +144,60 @@ def write_plan(
 ) -> None:
     """Add one immutable file of ShardSpecs; it carries the recipe, whatever becomes of the run."""
     rows = [row for spec in specs for row in spec.to_rows()]
-    made_by = json.dumps({"recipe": recipe.to_mapping(), "stamps": stamps})
+    made_by = json.dumps(
+        {
+            "fingerprint": recipe.fingerprint(stamps),
+            "recipe": recipe.to_mapping(),
+            "stamps": stamps,
+        }
+    )
     schema = PLAN_SCHEMA.with_metadata({"made_by": made_by})
-    with storage_errors(layout.root):
-        publish_rows(rows, schema, layout.next_extension(layout.plan), scratch=layout.scratch)
+    publish_rows(rows, schema, layout.next_extension(layout.plan), scratch=layout.scratch)
 
 
-def read_plan_recipe(layout: CacheLayout) -> tuple[Recipe, dict[str, dict[str, Any]]] | None:
-    """The recipe and the encoders' stamps that the plan was made with; None without a plan."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeBy:
+    """What a plan was made with."""
+
+    fingerprint: str
+    """As it was computed then: another version may compute another one."""
+    recipe: Recipe
+    stamps: dict[str, dict[str, Any]]
+
+
+def read_made_by(layout: CacheLayout) -> MadeBy | None:
+    """What the plan was made with; None without a plan. CacheDamaged."""
     files = layout.extensions(layout.plan)
     if not files:
         return None
     metadata = read_table(files[-1]).schema.metadata or {}
-    made_by = json.loads(metadata[b"made_by"])
-    return Recipe.from_mapping(made_by["recipe"]), made_by["stamps"]
+    try:
+        made_by = json.loads(metadata[b"made_by"])
+        recipe = Recipe.from_mapping(made_by["recipe"])
+        return MadeBy(fingerprint=made_by["fingerprint"], recipe=recipe, stamps=made_by["stamps"])
+    except (LookupError, ValueError, TypeError, AttributeError, RecipeError) as error:
+        raise CacheDamaged(f"{files[-1]}: does not say which recipe made it: {error}") from error
 
 
 def check_recipe(
     layout: CacheLayout, recipe: Recipe, stamps: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """FingerprintMismatch, with the differing fields, if the cache was begun by another recipe."""
-    planned = read_plan_recipe(layout)
-    if planned is None:
+    """FingerprintMismatch, with the differing fields, if the cache was begun by another recipe.
+
+    CacheDamaged, CacheError: cache.json is not what this version reads.
+    """
+    if layout.info.exists():
+        read_info(layout)  # of a format that this version knows
+    old = read_made_by(layout)
+    if old is None:
         return
-    old, old_stamps = planned
-    have, want = old.fingerprint(old_stamps), recipe.fingerprint(stamps)
-    if have != want:
-        fields = differing_fields(old.identity(old_stamps), recipe.identity(stamps))
+    want = recipe.fingerprint(stamps)
+    if old.fingerprint != want:
+        fields = differing_fields(old.recipe.identity(old.stamps), recipe.identity(stamps))
+        what = "; ".join(fields) or "another version of reelcache made it"
         raise FingerprintMismatch(
-            f"{layout.root} was made by recipe {old.name!r} ({have[:8]}), this is {recipe.name!r}"
-            f" ({want[:8]}): {'; '.join(fields)}",
+            f"{layout.root} was made by recipe {old.recipe.name!r} ({old.fingerprint[:8]}), this is"
+            f" {recipe.name!r} ({want[:8]}): {what}",
             hint="use another folder for the new recipe, or leave out --recipe and --set to go on"
             " with the cache's own",
         )

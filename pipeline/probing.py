@@ -8,7 +8,7 @@ from dataclasses import replace
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.local_files import content_sha256, size_and_time, to_path
-from pipeline.storage import publish_rows, read_table, storage_errors
+from pipeline.storage import publish_rows, read_table
 from schemas.errors import VideoError
 from schemas.recipe import DecodeLimits
 from schemas.tables import PROBE_SCHEMA, probe_from_row, probe_to_row
@@ -55,17 +55,23 @@ def _check_span(probe: Probe) -> None:
 
 
 def select_unprobed(sources: Iterable[Source], known: Iterable[Probe]) -> list[Source]:
-    """The sources without a probe, or whose file has another size or time than when probed."""
-    seen = {probe.source.identity: (probe.size_bytes, probe.mtime_ns) for probe in known}
-    unprobed = []
-    for source in sources:
-        try:
-            now = size_and_time(source.uri)
-        except VideoError:
-            now = (0, 0)
-        if seen.get(source.identity) != now:
-            unprobed.append(source)
-    return unprobed
+    """The sources that have to be looked at (again).
+
+    Those without a probe, those whose file has another size or time than when probed, and those
+    rejected for what may be otherwise now: an id that conflicted, a file that could not be read. A
+    good probe stands when its file has gone.
+    """
+    seen = {probe.source.identity: probe for probe in known}
+    return [source for source in sources if _is_stale(source, seen.get(source.identity))]
+
+
+def _is_stale(source: Source, probe: Probe | None) -> bool:
+    if probe is None or (probe.reject is not None and probe.reject.stage == "plan"):
+        return True
+    try:
+        return size_and_time(source.uri) != (probe.size_bytes, probe.mtime_ns)
+    except VideoError as error:
+        return probe.reject is not None and probe.reject.reason != error.reason
 
 
 def read_probes(layout: CacheLayout) -> list[Probe]:
@@ -82,5 +88,4 @@ def write_probes(probes: Iterable[Probe], layout: CacheLayout) -> None:
     """Add one immutable file of probes."""
     rows = [probe_to_row(probe) for probe in sorted(probes, key=lambda p: p.source.identity)]
     final = layout.next_extension(layout.probes)
-    with storage_errors(layout.root):
-        publish_rows(rows, PROBE_SCHEMA, final, scratch=layout.scratch)
+    publish_rows(rows, PROBE_SCHEMA, final, scratch=layout.scratch)

@@ -14,7 +14,11 @@ from schemas.video import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What one run did. Sources of the run = videos + skipped + rejected."""
+    """What one run did.
+
+    Sources of the run = videos + skipped + rejected, unless it also finished what an interrupted
+    run had left of other sources.
+    """
 
     videos: int
     """Newly cached."""

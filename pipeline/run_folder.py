@@ -5,9 +5,9 @@ Small files under the cache's .tmp; worker processes share nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import shutil
 import time
 import uuid
 from collections import Counter
@@ -37,22 +37,19 @@ class RunFolder:
             (folder.path / name).mkdir(parents=True)
         return folder
 
-    def remove(self) -> None:
-        """Delete it and all in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
     @property
     def sources_path(self) -> Path:
         return self.path / "sources.jsonl"
 
     @property
-    def probes_prefix(self) -> Path:
-        return self.path / "probes" / "part"
-
-    @property
     def workers_log(self) -> Path:
         """What engines print in their worker processes."""
         return self.path.absolute() / "workers.log"
+
+    @property
+    def death_note(self) -> Path:
+        """Where the exit code of a worker process stands that did not end well."""
+        return self.path.absolute() / "worker-died"
 
     def write_sources(self, sources: Iterable[Source]) -> None:
         """One line a source, as a row of probes that has no facts yet."""
@@ -66,19 +63,35 @@ class RunFolder:
             for line in file:
                 yield decode_probe(line).source
 
+    def write_probes(self, probes: Iterable[Probe]) -> str:
+        """Add a file of probes, whole: its name."""
+        name = f"{uuid.uuid4().hex}.jsonl"
+        temporary = self.path / name
+        temporary.write_text("".join(encode_probe(probe) + "\n" for probe in probes))
+        temporary.replace(self.path / "probes" / name)
+        return name
+
     def read_probes(self) -> list[Probe]:
         """What the probe stage wrote: one probe a source, though an engine may repeat its work."""
         probes: dict[object, Probe] = {}
-        prefix = self.probes_prefix
-        for path in sorted(prefix.parent.glob(f"{prefix.name}-*-of-*")):
+        for path in sorted((self.path / "probes").iterdir()):
             with path.open(encoding="utf-8") as file:
                 for line in file:
                     probe = decode_probe(line)
                     probes[probe.source.identity] = probe
         return list(probes.values())
 
-    def report_error(self, error: ReelcacheError) -> None:
+    @contextlib.contextmanager
+    def reported_errors(self) -> Iterator[None]:
         """Leave an error for the owner of the run: an engine hands on text only."""
+        try:
+            yield
+        except ReelcacheError as error:
+            self.report_error(error)
+            raise
+
+    def report_error(self, error: ReelcacheError) -> None:
+        """Leave an error for `reported_error`."""
         fields = {"class": type(error).__name__, "message": error.message, "hint": error.hint}
         self._replace("errors", fields)
 

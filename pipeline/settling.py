@@ -22,18 +22,18 @@ def settle_ids(
     reject; of several new contents under one id all are, so that their order makes no difference.
     """
     pieces = {piece.video_id: piece for spec in existing for piece in spec.pieces}
-    id_of_content = {_content(probe): probe.video_id for probe in known if probe.reject is None} | {
+    superseded = {probe.source.identity for probe in fresh}
+    standing = [p for p in known if p.reject is None and p.source.identity not in superseded]
+    id_of_content = {_content(probe): probe.video_id for probe in standing} | {
         _piece_content(piece): video_id for video_id, piece in pieces.items()
     }
-    superseded = {probe.source.identity for probe in fresh}
     usable = [probe for probe in fresh if probe.reject is None]
     claims: dict[str, set[Content]] = {}
     for probe in usable:
         claims.setdefault(probe.video_id, set()).add(_content(probe))
     held = {video_id: _piece_content(piece) for video_id, piece in pieces.items()}
-    for probe in known:
-        if probe.reject is None and probe.source.identity not in superseded:
-            held.setdefault(video_id_of(probe.source, probe.content_sha256), _content(probe))
+    for probe in standing:
+        held.setdefault(video_id_of(probe.source, probe.content_sha256), _content(probe))
     settled: dict[int, Probe] = {}
     by_content: dict[Content, list[int]] = {}
     for number, probe in enumerate(fresh):

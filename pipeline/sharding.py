@@ -16,7 +16,7 @@ from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.local_files import content_sha256, size_and_time, to_path
 from pipeline.packing import TarWriter, encode_preview
-from pipeline.storage import publish, publish_bytes, storage_errors, temporary_file
+from pipeline.storage import publish, publish_bytes, temporary_file
 from schemas.errors import VideoError
 from schemas.plan import Piece, ShardSpec
 from schemas.recipe import Recipe
@@ -28,8 +28,7 @@ from schemas.video import sample_key
 BATCH_CLIPS = 8
 
 Progress = Callable[..., None]
-"""Called with counts to add: planned (clips done or given up), clips, frames, videos, rejected,
-shards, bytes."""
+"""Called with counts to add: done, clips that are cached or given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +63,7 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
     sidecar_path = layout.sidecar(spec.name)
     if sidecar_path.exists():
         return Sidecar.from_json(sidecar_path.read_bytes(), where=str(sidecar_path))
-    with (
-        storage_errors(layout.root),
-        temporary_file(layout.scratch, name=f"{spec.name}.tar") as temporary,
-    ):
+    with temporary_file(layout.scratch, name=f"{spec.name}.tar") as temporary:
         with TarWriter(temporary) as writer:
             draft = _Draft(writer)
             for piece in spec.pieces:
@@ -92,7 +88,6 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
             versions=library_versions(),
         )
         publish_bytes(sidecar.to_json().encode(), sidecar_path, scratch=layout.scratch)
-    tools.progress(shards=1, bytes=num_bytes)
     return sidecar
 
 
@@ -105,7 +100,16 @@ def library_versions() -> dict[str, str]:
 def _add_piece(piece: Piece, draft: _Draft, tools: BuildTools) -> None:
     mark = draft.writer.mark()
     try:
-        entries, outcome = _encode_piece(piece, draft.writer, tools)
+        path = _checked_path(piece)
+        reordered = piece.times_go_back
+        try:
+            entries, outcome = _encode(piece, path, draft.writer, tools, in_order=not reordered)
+        except StartAgain:
+            draft.writer.go_back(mark)
+            reordered = True
+            entries, outcome = _encode(piece, path, draft.writer, tools, in_order=False)
+        if not entries:
+            raise VideoError("no_frames", f"{outcome.num_decode_errors} packets failed to decode")
     except VideoError as error:
         draft.writer.go_back(mark)
         reject = Reject(
@@ -117,18 +121,23 @@ def _add_piece(piece: Piece, draft: _Draft, tools: BuildTools) -> None:
         )
         draft.rejects.append(reject)
         draft.missing.append(_missing(piece, piece.num_clips, error.reason))
-        tools.progress(planned=piece.num_clips, videos=int(piece.is_last), rejected=1)
-        return
-    draft.samples += entries
-    draft.videos.append(outcome)
-    lacking = piece.num_clips - len(entries)
-    if lacking > 0:
-        why = "truncated" if piece.truncated else "corrupt" if outcome.corrupt else "timestamps"
-        draft.missing.append(_missing(piece, lacking, why))
-    num_frames = sum(entry.num_frames for entry in entries)
-    tools.progress(
-        planned=piece.num_clips, videos=int(piece.is_last), clips=len(entries), frames=num_frames
-    )
+    else:
+        video = VideoOutcome(
+            video_id=piece.video_id,
+            num_clips=len(entries),
+            num_frames_decoded=outcome.num_frames_decoded,
+            num_decode_errors=outcome.num_decode_errors,
+            truncated=piece.truncated,
+            corrupt=outcome.corrupt,
+            reordered=reordered,
+        )
+        draft.samples += entries
+        draft.videos.append(video)
+        lacking = piece.num_clips - len(entries)
+        if lacking > 0:
+            why = "corrupt" if outcome.corrupt else "timestamps"
+            draft.missing.append(_missing(piece, lacking, "truncated" if piece.truncated else why))
+    tools.progress(done=piece.num_clips)
 
 
 def _missing(piece: Piece, num_clips: int, reason: str) -> MissingClips:
@@ -147,32 +156,7 @@ def _checked_path(piece: Piece) -> str:
     return str(to_path(piece.uri))
 
 
-def _encode_piece(
-    piece: Piece, writer: TarWriter, tools: BuildTools
-) -> tuple[list[SampleEntry], VideoOutcome]:
-    path = _checked_path(piece)
-    mark = writer.mark()
-    reordered = False
-    try:
-        entries, outcome = _encode_frames(piece, path, writer, tools, in_order=True)
-    except StartAgain:
-        writer.go_back(mark)
-        reordered = True
-        entries, outcome = _encode_frames(piece, path, writer, tools, in_order=False)
-    if not entries:
-        raise VideoError("no_frames", f"{outcome.num_decode_errors} packets failed to decode")
-    return entries, VideoOutcome(
-        video_id=piece.video_id,
-        num_clips=len(entries),
-        num_frames_decoded=outcome.num_frames_decoded,
-        num_decode_errors=outcome.num_decode_errors,
-        truncated=piece.truncated,
-        corrupt=outcome.corrupt,
-        reordered=reordered,
-    )
-
-
-def _encode_frames(
+def _encode(
     piece: Piece, path: str, writer: TarWriter, tools: BuildTools, *, in_order: bool
 ) -> tuple[list[SampleEntry], DecodeOutcome]:
     entries: list[SampleEntry] = []

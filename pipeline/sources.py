@@ -15,7 +15,6 @@ from typing import Any
 
 from pipeline.local_files import is_remote, to_path, to_uri
 from schemas.errors import SourceError
-from schemas.settings import nearest
 from schemas.video import Source
 
 _VIDEO_EXTENSIONS = (
@@ -70,16 +69,26 @@ def read_sources(arguments: Iterable[str], *, limit: int | None = None) -> Sourc
 
 
 def _read_argument(argument: str) -> tuple[list[Source], int]:
+    if not argument:
+        raise SourceError("an empty path was given as a source")
     if argument == "-":
         return list(_text_rows(os.fsdecode(sys.stdin.buffer.read()), base=Path.cwd())), 0
     if is_remote(argument):
         raise SourceError(f"{argument}: only local files can be read; copy it here first")
     path = to_path(argument)
-    if path.is_dir():
+    try:
+        is_folder, exists = path.is_dir(), path.exists()
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{argument[:80]}: not a path: {error.args[-1]}") from error
+    if (path / "cache.json").exists():
+        raise SourceError(f"{argument} is a cache", hint="SOURCES come first, CACHE comes last")
+    if is_folder:
         return _walk(path)
-    if path.exists():
+    if exists:
         if path.suffix.lower() in LIST_EXTENSIONS:
-            return _read_list(path), 0
+            return _nonempty(_read_list(path), path), 0
+        if path.suffix.lower() == ".json":
+            raise SourceError(f"{path}: a list is one of {', '.join(sorted(LIST_EXTENSIONS))}")
         return [Source(uri=to_uri(str(path)))], 0
     if glob.has_magic(argument):
         matches = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207 - absolute patterns
@@ -88,6 +97,12 @@ def _read_argument(argument: str) -> tuple[list[Source], int]:
             return [s for sources, _ in results for s in sources], sum(n for _, n in results)
         raise SourceError(f"{argument}: no file matches")
     raise SourceError(f"{argument}: no such file or folder")
+
+
+def _nonempty(sources: list[Source], path: Path) -> list[Source]:
+    if not sources:
+        raise SourceError(f"{path}: the list is empty")
+    return sources
 
 
 def _walk(folder: Path) -> tuple[list[Source], int]:
@@ -103,6 +118,9 @@ def _walk(folder: Path) -> tuple[list[Source], int]:
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
+        if "cache.json" in names:  # a cache inside the videos' folder is not input
+            folders.clear()
+            continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             extension = name.rpartition(".")[2].lower()
@@ -140,6 +158,13 @@ def _read_list(path: Path) -> list[Source]:
     ]
 
 
+def _whole(row: dict[Any, Any], reader: Any, path: Path) -> dict[Any, Any]:
+    # DictReader fills a short row with None; a cell that is there is text.
+    if None in row.values():
+        raise SourceError(f"{path}:{reader.line_num}: fewer cells than columns")
+    return row
+
+
 def _text_rows(text: str, *, base: Path) -> Iterator[Source]:
     for line in text.split("\n"):
         if line.strip():
@@ -158,8 +183,9 @@ def _parse_line(line: str, *, where: str) -> dict[str, Any]:
     return row
 
 
-def _to_source(row: dict[str, Any], *, base: Path, where: str) -> Source:
-    row = {name: value for name, value in row.items() if name is not None}
+def _to_source(row: dict[Any, Any], *, base: Path, where: str) -> Source:
+    if None in row:
+        raise SourceError(f"{where}: more cells than columns")
     try:
         json.dumps(row, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as error:
@@ -167,32 +193,34 @@ def _to_source(row: dict[str, Any], *, base: Path, where: str) -> Source:
     fields: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for name, value in row.items():
-        if name in _COLUMNS:
-            fields[_COLUMNS[name]] = None if value == "" else value
-        else:
+        field = _COLUMNS.get(name.strip().lower())
+        if field is None:
             extra[name] = value
+        elif value is not None and value != "":
+            fields[field] = _to_seconds(name, value, where) if "seconds" in field else value
     uri = fields.get("uri")
-    if not isinstance(uri, str) or not uri:
-        raise SourceError(f"{where}: no column 'uri'{nearest('uri', row)}")
-    for name in ("start_seconds", "end_seconds"):
-        if fields.get(name) is not None:
-            try:
-                fields[name] = float(fields[name])
-            except (TypeError, ValueError) as error:
-                raise SourceError(
-                    f"{where}: {name} = {fields[name]!r} must be a number of seconds"
-                ) from error
-    if fields.get("video_id") is not None:
+    if not isinstance(uri, str):
+        raise SourceError(
+            f"{where}: no column 'uri'; the columns are {', '.join(map(repr, row))}",
+            hint="the first line of a csv or tsv names its columns",
+        )
+    if "video_id" in fields:
         fields["video_id"] = str(fields["video_id"])
     fields["uri"] = _resolve(uri, base=base)
-    return Source(extra=extra, **fields)
+    try:
+        return Source(extra=extra, **fields)
+    except SourceError as error:
+        raise SourceError(f"{where}: {error.message}") from error
+
+
+def _to_seconds(name: str, value: Any, where: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise SourceError(f"{where}: {name} = {value!r} must be a number of seconds") from error
 
 
 def _resolve(uri: str, *, base: Path) -> str:
     if is_remote(uri):
         raise SourceError(f"{uri}: only local files can be read; copy it here first")
-    # Relative to the list; to the working folder where only that exists.
-    path = base / to_path(uri)
-    if not path.exists() and Path(to_path(uri)).exists():
-        path = Path(to_path(uri))
-    return to_uri(str(path))
+    return to_uri(str(base / to_path(uri)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import uuid
 from collections.abc import Iterator
@@ -30,7 +31,8 @@ def storage_errors(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def temporary_file(scratch: Path, *, name: str) -> Iterator[Path]:
     """A path under `scratch` that is gone afterwards, published or not."""
-    scratch.mkdir(parents=True, exist_ok=True)
+    with storage_errors(scratch.parent):
+        scratch.mkdir(parents=True, exist_ok=True)
     path = scratch / f"{name}.{uuid.uuid4().hex}"
     try:
         yield path
@@ -39,40 +41,46 @@ def temporary_file(scratch: Path, *, name: str) -> Iterator[Path]:
 
 
 def publish(temporary: Path, final: Path) -> None:
-    """Make a whole, flushed file appear under its final name, at once."""
-    final.parent.mkdir(parents=True, exist_ok=True)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(final)
-    folder = os.open(final.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    """Make a whole file appear under its final name, at once. StorageError."""
+    with storage_errors(final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(final)
+        folder = os.open(final.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def publish_bytes(data: bytes, final: Path, *, scratch: Path) -> None:
-    """Write `data` under `final`, at once; a file that already holds it is left alone."""
-    with contextlib.suppress(FileNotFoundError):
+    """Write `data` under `final`, at once, unless it is there already. StorageError."""
+    with contextlib.suppress(OSError):
         if final.read_bytes() == data:
             return
     with temporary_file(scratch, name=final.name) as temporary:
-        temporary.write_bytes(data)
+        with storage_errors(final):
+            temporary.write_bytes(data)
         publish(temporary, final)
 
 
 def publish_rows(
     rows: list[dict[str, object]], schema: pa.Schema, final: Path, *, scratch: Path
 ) -> None:
-    """Write rows as one Parquet file under `final`, at once; the schema may carry metadata."""
-    with temporary_file(scratch, name=final.name) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary, compression="zstd")
-        publish(temporary, final)
+    """Write rows as one Parquet file under `final`, at once; the schema may carry metadata.
+
+    A file that already holds them is left alone. StorageError.
+    """
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer, compression="zstd")
+    publish_bytes(buffer.getvalue(), final, scratch=scratch)
 
 
 def read_table(path: Path) -> pa.Table:
     """A table of the cache. CacheDamaged: the file cannot be read as one."""
     try:
-        return pq.read_table(path)
+        # By content: Arrow takes names such as "c::d" or "gs:c" for something else than files.
+        return pq.read_table(io.BytesIO(path.read_bytes()))
     except (OSError, pa.ArrowException) as error:
         raise CacheDamaged(f"{path}: cannot be read: {error}") from error

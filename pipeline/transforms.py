@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.io import WriteToText
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.windowed_value import WindowedValue
 
 from pipeline.encoding import StreamEncoders
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.planning import read_plan
-from pipeline.probing import probe_source
-from pipeline.run_folder import ProgressCounter, RunFolder, encode_probe
+from pipeline.probing import probe_source, read_probes
+from pipeline.recovering import follow_moves
+from pipeline.run_folder import ProgressCounter, RunFolder
 from pipeline.sharding import BuildTools, build_shard
-from schemas.errors import ReelcacheError
 from schemas.plan import ShardSpec
 from schemas.recipe import DecodeLimits, Recipe
 from schemas.video import Probe, Source
@@ -48,13 +49,12 @@ class ProbeVideos(beam.PTransform):  # type: ignore[misc]
 
 @dataclass
 class WriteProbes(beam.PTransform):  # type: ignore[misc]
-    """Probe -> lines of JSON in the run folder."""
+    """Probe -> name of a file of probes in the run folder."""
 
     run_folder: RunFolder
 
     def expand(self, probes: Any) -> Any:
-        lines = probes | "Encode" >> beam.Map(encode_probe)
-        return lines | "Write" >> WriteToText(str(self.run_folder.probes_prefix))
+        return probes | beam.ParDo(_WriteProbes(self.run_folder))
 
 
 @dataclass
@@ -79,7 +79,8 @@ class BuildShards(beam.PTransform):  # type: ignore[misc]
 
 def _uncommitted(path: str) -> Iterable[ShardSpec]:
     layout = CacheLayout(Path(path))
-    return [spec for spec in read_plan(layout) if not layout.is_committed(spec.name)]
+    specs = [spec for spec in read_plan(layout) if not layout.is_committed(spec.name)]
+    return follow_moves(specs, read_probes(layout))
 
 
 class _ProbeVideo(beam.DoFn):  # type: ignore[misc]
@@ -99,6 +100,22 @@ class _ProbeVideo(beam.DoFn):  # type: ignore[misc]
         self._process.close()
 
 
+class _WriteProbes(beam.DoFn):  # type: ignore[misc]
+    # Beam's own text files are found again by a glob, which brackets in the cache's path break.
+    def __init__(self, run_folder: RunFolder) -> None:
+        self._run_folder = run_folder
+
+    def start_bundle(self) -> None:
+        self._probes: list[Probe] = []
+
+    def process(self, probe: Probe) -> None:
+        self._probes.append(probe)
+
+    def finish_bundle(self) -> Iterator[Any]:
+        name = self._run_folder.write_probes(self._probes)
+        yield WindowedValue(name, 0, [GlobalWindow()])
+
+
 class _BuildShard(beam.DoFn):  # type: ignore[misc]
     def __init__(self, recipe: Recipe, layout: CacheLayout, run_folder: RunFolder) -> None:
         self._recipe = recipe
@@ -106,20 +123,18 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
         self._run_folder = run_folder
 
     def setup(self) -> None:
-        self._tools = BuildTools(
-            recipe=self._recipe,
-            layout=self._layout,
-            encoders=StreamEncoders(self._recipe),
-            process=DecoderProcess(self._recipe.limits),
-            progress=ProgressCounter(self._run_folder),
-        )
+        with self._run_folder.reported_errors():
+            self._tools = BuildTools(
+                recipe=self._recipe,
+                layout=self._layout,
+                encoders=StreamEncoders(self._recipe),
+                process=DecoderProcess(self._recipe.limits),
+                progress=ProgressCounter(self._run_folder),
+            )
 
     def process(self, spec: ShardSpec) -> Iterator[str]:
-        try:
+        with self._run_folder.reported_errors():
             yield build_shard(spec, tools=self._tools).name
-        except ReelcacheError as error:
-            self._run_folder.report_error(error)
-            raise
 
     def teardown(self) -> None:
         self._tools.process.close()

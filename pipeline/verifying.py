@@ -21,7 +21,10 @@ import pyarrow.parquet as pq
 from pipeline.cache import read_info
 from pipeline.finalizing import account_for
 from pipeline.layout import CacheLayout
+from pipeline.neighbours import energon_files, exact_files
+from pipeline.planning import read_plan
 from pipeline.probing import read_probes
+from pipeline.storage import read_table
 from schemas.cache_info import CacheInfo, ShardEntry
 from schemas.errors import CacheDamaged, RecipeError
 from schemas.recipe import Recipe
@@ -43,7 +46,10 @@ KINDS: dict[str, str] = {
     "sample": "a member cannot be decoded or has a wrong shape or dtype",
     "times": "times or mask break their rules",
     "counts": "counts do not add up, or a source is neither cached nor rejected",
-    "reader_files": "a file that other readers need is missing",
+    "plan": "the plan does not know the shards, or a planned shard is not in cache.json",
+    "stray_tar": "a tar that belongs to no shard; readers that list tars would take it",
+    "rejects": "the table of rejects is not that of the probes and sidecars",
+    "reader_files": "a file that other readers need is missing or is another",
     "values": "(--deep) a feature is NaN or infinite, or a preview is not a picture",
 }
 
@@ -100,6 +106,7 @@ def verify_cache(
         if sidecar is not None:
             sidecars.append(sidecar)
         progress(entry.tar_bytes)
+    _check_plan(info, layout, result)
     complete = len(sidecars) == len(info.shards)
     _check_keys(sidecars, result)
     _check_videos(sidecars, result)
@@ -146,18 +153,16 @@ def _check_shard(
         if sidecar.recipe_fingerprint != info.fingerprint:
             detail = f"{sidecar.recipe_fingerprint[:8]}, the cache has {info.fingerprint[:8]}"
             result.add("fingerprint", sidecar_path, detail)
-    if entry.num_samples and _check_tar(entry, tar, layout, result) and sidecar is not None:
+    if entry.num_samples and _check_tar(entry, tar, result) and sidecar is not None:
         _check_members(sidecar, tar, result)
         _check_samples(sidecar, tar, info, recipe, result, deep=deep)
     return sidecar
 
 
-def _check_tar(entry: ShardEntry, tar: Path, layout: CacheLayout, result: Verification) -> bool:
+def _check_tar(entry: ShardEntry, tar: Path, result: Verification) -> bool:
     if not tar.is_file():
         result.add("missing_tar", tar, "not there")
         return False
-    if not layout.tar_index(entry.name).is_file():
-        result.add("reader_files", layout.tar_index(entry.name), "not there")
     size = tar.stat().st_size
     if size != entry.tar_bytes:
         result.add("truncated_tar", tar, f"{size} bytes, {entry.tar_bytes} were written")
@@ -199,6 +204,7 @@ def _check_samples(
     *,
     deep: bool,
 ) -> None:
+    streams = tuple(recipe.streams) if recipe is not None else ()
     with tar.open("rb") as file:
         for entry in sidecar.samples:
             result.num_samples += 1
@@ -208,7 +214,7 @@ def _check_samples(
                 for name, (offset, size) in entry.members.items()
             }
             try:
-                sample = Sample.from_members(entry.key, members, streams=info.streams)
+                sample = Sample.from_members(entry.key, members, streams=streams)
             except CacheDamaged as error:
                 result.add("sample", where, str(error))
                 continue
@@ -274,6 +280,23 @@ def _value_problems(sample: Sample) -> Iterator[str]:
             yield f"the preview is not a picture: {error}"
 
 
+def _check_plan(info: CacheInfo, layout: CacheLayout, result: Verification) -> None:
+    listed = {entry.name for entry in info.shards}
+    try:
+        planned = {spec.name for spec in read_plan(layout)}
+    except CacheDamaged as error:
+        result.add("plan", layout.plan, error.message)
+        return
+    if listed - planned:
+        result.add("plan", layout.plan, f"does not know the shard {min(listed - planned)}")
+    if planned - listed:
+        detail = f"{len(planned - listed)} planned shards are not in cache.json: run again"
+        result.add("plan", layout.plan, detail)
+    for tar in sorted(layout.shards.glob("*.tar")):
+        if tar.stem not in listed | planned:
+            result.add("stray_tar", tar, "belongs to no shard: delete it")
+
+
 def _check_keys(sidecars: list[Sidecar], result: Verification) -> None:
     keys = Counter(entry.key for sidecar in sidecars for entry in sidecar.samples)
     for key, count in keys.items():
@@ -288,6 +311,17 @@ def _check_videos(sidecars: list[Sidecar], result: Verification) -> None:
             videos.setdefault(entry.video_id, []).append(entry)
     for video_id, entries in videos.items():
         entries.sort(key=lambda entry: entry.clip_index)
+        gaps = {
+            index
+            for sidecar in sidecars
+            for gap in sidecar.missing
+            if gap.video_id == video_id
+            for index in range(gap.first_clip, gap.first_clip + gap.num_clips)
+        }
+        found = {entry.clip_index for entry in entries}
+        lost = set(range(max(found))) - found - gaps
+        if lost:
+            result.add("counts", video_id, f"clip {min(lost)} is neither cached nor missing")
         for before, after in itertools.pairwise(entries):
             if after.start_seconds < before.end_seconds - 1e-6:
                 detail = f"clip {after.clip_index} begins before clip {before.clip_index} ends"
@@ -316,10 +350,13 @@ def _check_index(
         result.add("index", layout.index, "its rows are not those of the sidecars")
     elif complete and len(rows) != len(expected):
         result.add("index", layout.index, "it has rows of shards that are not in cache.json")
-    readers = [layout.energon / name for name in (".info.json", "split.yaml", "dataset.yaml")]
-    for path in (layout.wids, *readers):
-        if not path.is_file():
-            result.add("reader_files", path, "not there")
+    if complete:
+        for path, data in exact_files(sidecars, layout).items():
+            if not path.is_file() or path.read_bytes() != data:
+                result.add("reader_files", path, "not there, or not that of the shards")
+        for path in energon_files(layout):
+            if not path.is_file():
+                result.add("reader_files", path, "not there")
 
 
 def _check_counts(
@@ -331,10 +368,14 @@ def _check_counts(
         "frames": sum(entry.num_frames for entry in samples),
         "videos": len({entry.video_id for entry in samples}),
         "bytes": sum(sidecar.tar_bytes for sidecar in sidecars),
+        "missing": sum(gap.num_clips for sidecar in sidecars for gap in sidecar.missing),
         "shards": sum(1 for sidecar in sidecars if sidecar.samples),
     }
     try:
         account = account_for(read_probes(layout), sidecars)
+        expected = [reject.to_row() for reject in account.rejects]
+        if read_table(layout.rejects).to_pylist() != expected:
+            result.add("rejects", layout.rejects, "not those of the probes and sidecars")
         told |= {
             "sources": len(account.outcomes),
             "cached": account.num_cached,
@@ -342,8 +383,8 @@ def _check_counts(
         }
     except KeyError as error:
         result.add("counts", layout.root, f"video {error} is neither cached nor rejected")
-    except (OSError, ValueError) as error:
-        result.add("counts", layout.probes, f"cannot be read: {error}")
+    except CacheDamaged as error:
+        result.add("counts", layout.root, error.message)
     for name, value in told.items():
         if info.counts.get(name) != value:
             detail = f"cache.json says {info.counts.get(name)} {name}, there are {value}"

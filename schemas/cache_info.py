@@ -31,7 +31,8 @@ class CacheInfo:
     stamps: dict[str, dict[str, Any]]
     """Stream -> what its encoder says of itself."""
     counts: dict[str, int]
-    """sources, videos, rejected, samples, frames, shards, bytes."""
+    """sources = cached + rejected; videos, samples, frames, missing (clips that were planned and
+    are not there), shards, bytes."""
     shards: tuple[ShardEntry, ...]
     index_sha256: str
     format_version: int = FORMAT_VERSION

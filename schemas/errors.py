@@ -4,7 +4,8 @@
     |- UsageError                  2       you: a path, a key or an option is wrong
     |  |- RecipeError              2       you: a field of the recipe
     |  |- SourceError              2       you: the list of sources cannot be read
-    |  `- StorageError             2       you: the place cannot be written (read-only, full)
+    |  |- StorageError             2       you: the place cannot be written (read-only, full)
+    |  `- WorkerDied               2       you: fewer workers, or a machine with more memory
     |- TooManyRejects              3       you: the input, or the limit
     |- CacheError                  4       the cache is damaged or incompatible
     |  |- CacheIncomplete          4       no cache.json: the run did not finish
@@ -63,6 +64,10 @@ class SourceError(UsageError):
 
 class StorageError(UsageError):
     """The cache's place cannot be read or written: missing, read-only or full."""
+
+
+class WorkerDied(UsageError):
+    """A worker process ended without a word, as one does that the system kills for its memory."""
 
 
 class TooManyRejects(ReelcacheError):

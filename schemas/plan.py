@@ -28,6 +28,8 @@ class Piece:
     """As planned from packets; decoding decides. The last piece also takes clips beyond."""
     is_last: bool
     estimated_bytes: int
+    times_go_back: bool = False
+    """See `Probe`."""
 
 
 _PIECE_IDENTITY = (

@@ -20,6 +20,8 @@ from schemas.errors import RecipeError
 from schemas.settings import nearest, read_settings, set_field, to_mapping
 
 FORMAT_VERSION = 1
+MIN_MEMORY_BYTES = 512 * 1024 * 1024
+"""Of address space; with less no decoder process starts."""
 MAX_STREAM_NAME = 16
 """Characters; a member's name has to fit into the 100 of a tar header, with the longest key."""
 STREAM_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
@@ -79,7 +81,8 @@ class ShardLimits:
 
     target_bytes: int = 512 * 1024 * 1024
     max_seconds: float = 1800.0
-    """Seconds of video a shard: the unit of parallel work and of what a kill can cost."""
+    """Seconds of video at which a shard takes no further one: the unit of parallel work and of
+    what a kill can cost. A longer video has a shard of its own."""
 
     def __post_init__(self) -> None:
         if self.target_bytes < 1:
@@ -104,6 +107,10 @@ class DecodeLimits:
         for name in self.__slots__:
             if name != "factor":
                 _check_positive(f"limits.{name}", getattr(self, name))
+        if self.memory_bytes < MIN_MEMORY_BYTES:
+            raise RecipeError(
+                f"limits.memory_bytes = {self.memory_bytes} must be >= {MIN_MEMORY_BYTES}"
+            )
         if not (self.factor >= 0 and math.isfinite(self.factor)):
             raise RecipeError(f"limits.factor = {self.factor} must be >= 0")
 

@@ -6,6 +6,7 @@ int -> float. What it is not: a place for defaults or rules, which live in the d
 
 from __future__ import annotations
 
+import bisect
 import copy
 import dataclasses
 import difflib
@@ -18,15 +19,21 @@ from typing import Any, TypeVar
 from schemas.errors import RecipeError
 
 T = TypeVar("T")
+MAX_COMPARED = 200
+MAX_LISTED = 12
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence that names the closest known word, or all of them: "; did you mean 'fps'?"."""
     known = sorted(known)
+    if len(known) > MAX_COMPARED:  # keys of a large cache: only neighbours can be near
+        place = bisect.bisect(known, name)
+        known = known[max(0, place - MAX_COMPARED // 2) : place + MAX_COMPARED // 2]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(known)}" if known else ""
+    listed = ", ".join(known[:MAX_LISTED]) + (", ..." if len(known) > MAX_LISTED else "")
+    return f"; known: {listed}" if known else ""
 
 
 def read_settings(cls: type[T], mapping: Mapping[str, Any], *, path: str = "") -> T:

@@ -48,6 +48,7 @@ PLAN_SCHEMA = pa.schema(
         ("duration_seconds", pa.float64()),
         ("truncated", pa.bool_()),
         ("has_audio", pa.bool_()),
+        ("times_go_back", pa.bool_()),
         ("first_clip", pa.int64()),
         ("num_clips", pa.int64()),
         ("is_last", pa.bool_()),
@@ -78,6 +79,7 @@ PROBE_SCHEMA = pa.schema(
         ("duration_seconds", pa.float64()),
         ("has_audio", pa.bool_()),
         ("truncated", pa.bool_()),
+        ("times_go_back", pa.bool_()),
         ("stage", pa.string()),
         ("reason", pa.string()),
         ("detail", pa.string()),
@@ -110,6 +112,7 @@ _PROBE_FACTS = (
     "duration_seconds",
     "has_audio",
     "truncated",
+    "times_go_back",
 )
 
 

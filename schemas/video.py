@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from schemas.errors import SourceError
@@ -74,6 +74,9 @@ class Probe:
     has_audio: bool = False
     truncated: bool = False
     """The packets end before the container says that the video does."""
+    times_go_back: bool = False
+    """The packets' times are not those of display in one run from start to end: the clock was reset
+    in the middle, or the container (AVI) stores only the order of decoding."""
     reject: Reject | None = None
 
     @property
@@ -82,8 +85,6 @@ class Probe:
 
     def rejected(self, reason: str, detail: str, *, stage: Stage = "probe") -> Probe:
         """This probe as a reject."""
-        from dataclasses import replace
-
         reject = Reject(
             uri=self.source.uri,
             video_id=self.video_id or self.source.video_id or "",

@@ -97,8 +97,8 @@ def call(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("Interrupted. What is committed is kept: run the same command again.", err=True)
         return 130
-    except (BrokenPipeError, SystemExit):
-        # The reader of a pipe (head, less) is gone, which click ends with an exit.
+    except SystemExit:
+        # Only click does so: the reader of a pipe (head, less) is gone.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # the last line of defence: a bug, said as one

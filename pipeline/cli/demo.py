@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ import click
 from pipeline.cli.run import choose_recipe, execute, print_report
 from pipeline.cli.show import common_options, count_text, print_json, set_verbosity
 from pipeline.layout import CacheLayout
+from pipeline.storage import storage_errors
+from schemas.errors import UsageError
 from schemas.reject import REASONS
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ Examples:
   pipeline demo my-videos/ --folder first-look"""
 
 SHOWN_REJECTS = 10
+MARKER = ".reelcache-demo"
 
 
 @click.command(epilog=EPILOG)
@@ -42,14 +46,15 @@ def demo(
     from pipeline.sources import read_sources
     from pipeline.verifying import verify_cache
 
-    home = Path(folder)
+    home = Path(folder).expanduser()
+    _claim(home)
     cache = home / ("your-cache" if videos else "cache")
     if not videos:
         videos = (_make_clips(home / "videos", silent=as_json),)
     recipe = choose_recipe(CacheLayout(cache), None)
     found = read_sources(videos)
     if not as_json:
-        click.echo(f"\n$ pipeline run {' '.join(videos)} {cache}")
+        click.echo(f"\n$ pipeline run {shlex.join(videos)} {shlex.quote(str(cache))}")
     report = execute(found.sources, recipe, cache=str(cache), workers=workers, quiet=quiet)
     result = verify_cache(cache)
     if as_json:
@@ -63,6 +68,16 @@ def demo(
     )
     _explain(cache, report.rejects)
     return 0 if result.ok else 1
+
+
+def _claim(folder: Path) -> None:
+    # Clips and caches of the user's own are not to be mixed with the demo's.
+    marker = folder / MARKER
+    if folder.exists() and any(folder.iterdir()) and not marker.exists():
+        raise UsageError(f"{folder} was not made by the demo", hint="name another --folder")
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        marker.touch()
 
 
 def _make_clips(folder: Path, *, silent: bool) -> str:

@@ -53,12 +53,11 @@ def show(*, name: str, as_json: bool, quiet: bool, loud: bool) -> None:
     epilog="\b\nExample:\n  pipeline encoders check random-image", no_args_is_help=True
 )
 @click.argument("name")
-@click.option("--device", default="cpu", show_default=True, help="Where to load it.")
 @common_options
-def check(*, name: str, device: str, as_json: bool, quiet: bool, loud: bool) -> int:
+def check(*, name: str, as_json: bool, quiet: bool, loud: bool) -> int:
     """Run the contract test of encoders on one; exit 1 if it fails."""
     set_verbosity(quiet=quiet, loud=loud)
-    problems = check_encoder(load_encoder(name, device=device))
+    problems = check_encoder(load_encoder(name))
     if as_json:
         print_json({"ok": not problems, "name": name, "problems": problems})
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import click
@@ -89,7 +89,7 @@ def _inspect_cache(path: str, *, show_all: bool, as_json: bool) -> None:
                 ("videos", f"{counts['videos']:,}, {duration_text(seconds)} in all"),
                 (
                     "samples",
-                    f"{count_text(counts['samples'], 'clip')},"
+                    f"{count_text(counts['samples'], 'clip')} ({counts['missing']} missing),"
                     f" {count_text(counts['frames'], 'frame')}",
                 ),
                 ("shards", f"{counts['shards']:,}, {size_text(counts['bytes'])}"),
@@ -100,7 +100,7 @@ def _inspect_cache(path: str, *, show_all: bool, as_json: bool) -> None:
         click.echo()
         shown = videos if show_all else videos[:SHOWN]
         print_table(
-            ("first key", "clips", "start", "end", "damage"),
+            ("first key", "clips", "start", "end", "damage", "source"),
             [
                 (
                     video["first_key"],
@@ -108,6 +108,7 @@ def _inspect_cache(path: str, *, show_all: bool, as_json: bool) -> None:
                     video["start_seconds"],
                     video["end_seconds"],
                     video["damage"] or "-",
+                    PurePath(video["source"]).name,
                 )
                 for video in shown
             ],
@@ -118,11 +119,13 @@ def _inspect_cache(path: str, *, show_all: bool, as_json: bool) -> None:
 def _video_rows(cache: Any) -> Iterator[dict[str, Any]]:
     table = cache.index.to_pydict()
     numbers = {key: number for number, key in enumerate(table["key"])}
+    sources = {video_id: uri for uri, video_id in cache.aliases.items() if "/" in uri}
     for video_id, keys in cache.videos.items():
         rows = [numbers[key] for key in keys]
         kinds = ("truncated", "corrupt")
         yield {
             "video_id": video_id,
+            "source": sources.get(video_id, ""),
             "clips": len(keys),
             "frames": sum(table["num_frames"][row] for row in rows),
             "start_seconds": table["start_seconds"][rows[0]],

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
 
+SHOW_CURSOR = "\x1b[?25h"
 SENTENCE = "\nInterrupted. What is committed is kept: run the same command again to go on.\n"
 
 
@@ -25,7 +25,8 @@ def end_when_told() -> Iterator[None]:
         return
 
     def end(number: int, _: FrameType | None) -> None:
-        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, SENTENCE.encode())
+        text = (SHOW_CURSOR if os.isatty(2) else "") + SENTENCE
+        os.write(2, text.encode())
         os._exit(128 + number)
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}

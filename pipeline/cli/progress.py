@@ -15,7 +15,7 @@ from pipeline.run_folder import RunFolder
 
 POLL_SECONDS = 0.5
 LINE_SECONDS = 10.0
-_UNITS = {"probe": ("probed", "sources"), "build": ("planned", "clips")}
+_UNITS = {"probe": ("probed", "sources"), "build": ("done", "clips")}
 
 
 @contextlib.contextmanager

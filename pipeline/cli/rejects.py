@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from pipeline.cli.show import common_options, count_text, print_json, print_table, set_verbosity
-from schemas.errors import CacheDamaged
 from schemas.reject import REASONS
 
 EPILOG = """\b
@@ -23,19 +22,14 @@ Examples:
 def rejects(*, cache: str, reason: str | None, as_json: bool, quiet: bool, loud: bool) -> None:
     """List the sources of CACHE that could not be used, and why."""
     set_verbosity(quiet=quiet, loud=loud)
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     from pipeline.cache import read_info
     from pipeline.layout import CacheLayout
+    from pipeline.storage import read_table
 
     layout = CacheLayout(Path(cache))
     if not layout.rejects.exists():
         read_info(layout)  # says what is wrong with the folder
-    try:
-        rows = pq.read_table(layout.rejects).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise CacheDamaged(f"{layout.rejects}: cannot be read") from error
+    rows = read_table(layout.rejects).to_pylist()
     rows = [row for row in rows if reason is None or row["reason"] == reason]
     if as_json:
         print_json(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,9 @@ from pipeline.cli.show import (
     size_text,
 )
 from pipeline.layout import CacheLayout
+from pipeline.local_files import is_remote, to_path
 from schemas.account import commonest_reasons
+from schemas.errors import UsageError
 from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -35,7 +38,6 @@ Examples:
   pipeline run videos/ cache/
   pipeline run list.csv cache/ --workers 8 --max-reject-rate 0.02
   pipeline run 'day1/*.mp4' clip.mov cache/ --set sampling.fps=1
-  pipeline run videos/ cache/ -- --profile_cpu
 
 SOURCES are files, folders, globs, or lists of sources: txt, csv, tsv, jsonl, parquet with the
 column uri and, if you like, id, start and end in seconds; paths in a list are relative to it.
@@ -43,8 +45,7 @@ column uri and, if you like, id, start and end in seconds; paths in a list are r
 
 
 @click.command(epilog=EPILOG, no_args_is_help=True)
-@click.argument("sources", nargs=-1, required=True)
-@click.argument("cache")
+@click.argument("paths", nargs=-1, metavar="SOURCES... CACHE")
 @click.option(
     "--recipe",
     help=f"A name of `pipeline recipes` or a TOML file. [default: the cache's own, else"
@@ -84,8 +85,7 @@ column uri and, if you like, id, start and end in seconds; paths in a list are r
 def run(
     beam_arguments: tuple[str, ...],
     *,
-    sources: tuple[str, ...],
-    cache: str,
+    paths: tuple[str, ...],
     recipe: str | None,
     overrides: tuple[str, ...],
     runner: str,  # noqa: ARG001 - one choice so far
@@ -104,6 +104,10 @@ def run(
     set_verbosity(quiet=quiet, loud=loud)
     from pipeline.sources import read_sources
 
+    if len(paths) < 2:
+        raise UsageError("name SOURCES and, as the last argument, the CACHE folder")
+    *sources, cache = paths
+    cache = cache_path(cache)
     chosen = choose_recipe(CacheLayout(Path(cache)), recipe, overrides=overrides)
     found = read_sources(sources, limit=limit)
     report = execute(
@@ -115,10 +119,20 @@ def run(
         beam_arguments=beam_arguments,
         quiet=quiet,
     )
+    if loud and not quiet:
+        for reject in report.rejects:
+            click.echo(f"{reject.uri}: {reject.reason}: {reject.detail}", err=True)
     if as_json:
         print_json(report.to_json())
     else:
         print_report(report, num_sources=len(found.sources), num_ignored=found.num_ignored)
+
+
+def cache_path(text: str) -> str:
+    """The folder that the user named. UsageError: empty, or not a local folder."""
+    if not text or is_remote(text):
+        raise UsageError(f"CACHE = {text!r} must be a local folder")
+    return str(to_path(text).expanduser())
 
 
 def choose_recipe(
@@ -127,12 +141,12 @@ def choose_recipe(
     """The recipe asked for, else the cache's own, else the default one."""
     if name is not None:
         return Recipe.load(name, overrides=overrides)
-    from pipeline.planning import read_plan_recipe
+    from pipeline.planning import read_made_by
 
-    planned = read_plan_recipe(layout)
-    if planned is None:
+    made_by = read_made_by(layout)
+    if made_by is None:
         return Recipe.load(DEFAULT_RECIPE, overrides=overrides)
-    return Recipe.from_mapping(planned[0].to_mapping(), overrides=overrides)
+    return Recipe.from_mapping(made_by.recipe.to_mapping(), overrides=overrides)
 
 
 def execute(
@@ -184,10 +198,10 @@ def print_report(report: RunReport, *, num_sources: int, num_ignored: int) -> No
         reasons = commonest_reasons(report.rejects)
         facts.append(("rejected", f"{report.rejected} of {num_sources} sources ({reasons})"))
     if num_ignored:
-        facts.append(("ignored", f"{count_text(num_ignored, 'file')} that are not media"))
+        facts.append(("ignored", f"{count_text(num_ignored, 'file')}, not media by extension"))
     facts.append(("time", duration_text(report.seconds)))
     facts.append(("cache", f"{report.cache} (fingerprint {report.fingerprint[:8]})"))
-    facts.append(("look", f"pipeline inspect {report.cache}"))
+    facts.append(("look", f"pipeline inspect {shlex.quote(report.cache)}"))
     if report.rejected:
-        facts.append(("why", f"pipeline rejects {report.cache}"))
+        facts.append(("why", f"pipeline rejects {shlex.quote(report.cache)}"))
     print_facts(facts)

@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def common_options(command: F) -> F:
-    """--json, -q and -v; the command gets `as_json` and `verbosity` (-1, 0, 1)."""
+    """--json, -q and -v; the command gets `as_json`, `quiet` and `loud`."""
     for option in (
         click.option("-v", "--verbose", "loud", is_flag=True, help="Say more on stderr."),
         click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors."),
@@ -29,7 +29,7 @@ def common_options(command: F) -> F:
 def set_verbosity(*, quiet: bool, loud: bool) -> None:
     """Let libraries speak with -v only; they log through root loggers, to stderr."""
     if loud and not quiet:
-        logging.basicConfig(level=logging.INFO)
+        logging.basicConfig(level=logging.WARNING)
         return
     logging.basicConfig(level=logging.CRITICAL)
     logging.getLogger().setLevel(logging.CRITICAL)

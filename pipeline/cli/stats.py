@@ -95,12 +95,10 @@ def _collect(path: str) -> dict[str, Any]:
 
 
 def _reject_reasons(root: Path) -> list[str]:
-    import pyarrow.parquet as pq
-
     from pipeline.layout import CacheLayout
+    from pipeline.storage import read_table
 
-    table = pq.read_table(CacheLayout(root).rejects, columns=["reason"])
-    reasons: list[str] = table.column("reason").to_pylist()
+    reasons: list[str] = read_table(CacheLayout(root).rejects).column("reason").to_pylist()
     return reasons
 
 

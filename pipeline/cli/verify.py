@@ -24,6 +24,12 @@ Examples:
 Reads every byte. --deep also looks at every value and preview. Exit code 1 on findings."""
 
 
+REMEDY = (
+    "To mend: delete the tar and the sidecar (.json) of a shard named above, if any, and run again:"
+    " pipeline run writes anew what is missing."
+)
+
+
 @click.command(epilog=EPILOG, no_args_is_help=True)
 @click.argument("cache")
 @click.option("--deep", is_flag=True, help="Also check every value and preview picture.")
@@ -62,4 +68,5 @@ def verify(*, cache: str, deep: bool, as_json: bool, quiet: bool, loud: bool) ->
             rows = [(f.kind, f.where, f.detail) for f in result.findings]
             print_table(("finding", "where", "detail"), rows)
             click.echo(f"{count_text(len(rows), 'finding')}: {what}")
+            click.echo(REMEDY)
     return 0 if result.ok else 1

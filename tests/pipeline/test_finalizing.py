@@ -102,6 +102,7 @@ def finalize(
         recipe=RECIPE,
         stamps=stamp_streams(RECIPE),
         account=account_for(probes, sidecars),
+        sources=[probe.source for probe in probes],
         sidecars=sidecars,
         max_reject_rate=rate,
     )
@@ -191,7 +192,8 @@ class TestSidecars:
         layout.shards.mkdir(parents=True, exist_ok=True)
         layout.sidecar(spec.name).write_text(text)
         if tar:
-            layout.tar(spec.name).touch()
+            size = json.loads(text)["tar_bytes"] if text.startswith('{"') or "\n" in text else 0
+            layout.tar(spec.name).write_bytes(bytes(size))
 
     def test_they_are_read_in_the_order_of_the_plan(self, layout):
         specs = [make_spec(index) for index in range(3)]

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from encoders import encoder_spec
 from pipeline.layout import CacheLayout
 from pipeline.planning import (
+    MadeBy,
     check_recipe,
     estimate_clip_bytes,
     extend_plan,
+    read_made_by,
     read_plan,
-    read_plan_recipe,
     write_plan,
 )
 from schemas.errors import CacheDamaged, FingerprintMismatch, StorageError
@@ -224,11 +225,13 @@ class TestPlanFiles:
 
     def test_no_plan_is_empty(self, layout):
         assert read_plan(layout) == []
-        assert read_plan_recipe(layout) is None
+        assert read_made_by(layout) is None
 
     def test_a_plan_says_by_what_it_was_made(self, layout):
         write_plan(plan([make_probe("a")]), layout, recipe=TINY, stamps=STAMPS)
-        assert read_plan_recipe(layout) == (TINY, STAMPS)
+        assert read_made_by(layout) == MadeBy(
+            fingerprint=TINY.fingerprint(STAMPS), recipe=TINY, stamps=STAMPS
+        )
 
     def test_extending_leaves_the_old_file_as_it_is(self, layout):
         write_plan(plan([make_probe("a")]), layout, recipe=TINY, stamps=STAMPS)
@@ -243,7 +246,7 @@ class TestPlanFiles:
         with pytest.raises(StorageError):
             write_plan(plan([make_probe("a")]), layout, recipe=TINY, stamps=STAMPS)
 
-    @pytest.mark.parametrize("read", [read_plan, read_plan_recipe])
+    @pytest.mark.parametrize("read", [read_plan, read_made_by])
     @pytest.mark.parametrize("keep", [0, 100])
     def test_a_damaged_plan_is_named(self, layout, read, keep):
         write_plan(plan([make_probe("a")]), layout, recipe=TINY, stamps=STAMPS)
