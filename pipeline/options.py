@@ -115,6 +115,12 @@ def _watch_workers(run_folder: RunFolder) -> Iterator[None]:
     def give_up(*_: object) -> None:
         raise RuntimeError("a worker process died")
 
+    def say_nothing_of_the_dead(args: threading.ExceptHookArgs) -> None:
+        if not run_folder.death_note.exists():
+            hook(args)
+
+    hook = threading.excepthook
+    threading.excepthook = say_nothing_of_the_dead
     before = signal.signal(signal.SIGUSR1, give_up)
     watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
@@ -124,6 +130,7 @@ def _watch_workers(run_folder: RunFolder) -> Iterator[None]:
         done.set()
         watcher.join()
         signal.signal(signal.SIGUSR1, before)
+        threading.excepthook = hook
 
 
 @contextlib.contextmanager

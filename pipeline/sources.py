@@ -148,7 +148,10 @@ def _read_list(path: Path) -> list[Source]:
         delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
         try:
-            return [_to_source(row, base=base, where=f"{path}:{reader.line_num}") for row in reader]
+            return [
+                _to_source(_whole(row, reader, path), base=base, where=f"{path}:{reader.line_num}")
+                for row in reader
+            ]
         except csv.Error as error:
             raise SourceError(f"{path}:{reader.line_num}: {error}") from error
     return [

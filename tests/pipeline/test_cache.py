@@ -98,6 +98,7 @@ def written(tmp_path_factory):
         recipe=RECIPE,
         stamps=stamp_streams(RECIPE),
         account=account_for(probes, sidecars),
+        sources=[probe.source for probe in probes],
         sidecars=sidecars,
         max_reject_rate=0.0,
     )

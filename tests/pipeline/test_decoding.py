@@ -309,7 +309,6 @@ def test_a_quarter_turn_swaps_the_sides_of_odd_sizes(
     assert (shape["display_width"], shape["display_height"]) == (142, 178)
 
 
-# BUG: see Shape.of; a side of 0 pixels divides by zero
 @pytest.mark.parametrize("rotation", [0, 90])
 @pytest.mark.parametrize("aspect", [(1, 1000), (1000, 1), (1, 2**31 - 1), (2**31 - 1, 1)])
 def test_pixels_of_absurd_shape_do_no_harm(
@@ -334,7 +333,6 @@ def test_pixels_of_absurd_shape_do_no_harm(
     assert 1 <= width <= 4 * height
 
 
-# BUG: see to_rgb; an error of the converter ends the whole run
 @pytest.mark.parametrize("matrix", range(19))
 def test_a_colour_matrix_that_cannot_be_converted_costs_that_video(
     matrix: int, tmp_path: Path, plain_clip: Clip, process: DecoderProcess

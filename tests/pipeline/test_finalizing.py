@@ -255,6 +255,7 @@ class TestFinalize:
             "videos": 3,
             "samples": 3,
             "frames": 12,
+            "missing": 0,
             "shards": 2,
             "bytes": 3 * SAMPLE_BYTES + 2 * 1024,
         }

@@ -198,6 +198,24 @@ def test_one_process_serves_many_videos_but_not_for_ever(
     assert pids[0] == pids[1] == pids[2] != pids[3]
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"kind": "pickle"}, {"kind": "reject", "reason": "bored", "detail": ""}, {"kind": []}],
+)
+def test_an_answer_of_another_kind_costs_that_video(
+    answer: dict[str, Any], plain_clip: Clip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has read hostile bytes may say anything."""
+    with DecoderProcess(PATIENT) as process:
+        assert_usable(process, plain_clip)
+        with monkeypatch.context() as patch:
+            patch.setattr(messages.Receiver, "receive", lambda *_, **__: (answer, bytearray()))
+            with pytest.raises(VideoError) as caught:
+                probe(plain_clip.path, process)
+        assert caught.value.reason == "crashed"
+        assert_usable(process, plain_clip)
+
+
 def test_closing_ends_the_process(plain_clip: Clip) -> None:
     process = DecoderProcess(PATIENT)
     probe(plain_clip.path, process)
@@ -258,7 +276,7 @@ def test_the_process_does_not_see_the_owners_secrets(
 @pytest.mark.parametrize("size", [8000, 6000])
 def test_a_picture_that_needs_too_much_memory(size: int, tmp_path: Path, plain_clip: Clip) -> None:
     bomb = gif_of_any_size(tmp_path / "bomb.gif", width=size, height=size)
-    with DecoderProcess(DecodeLimits(memory_bytes=500 * MEBIBYTE)) as process:
+    with DecoderProcess(DecodeLimits(memory_bytes=512 * MEBIBYTE)) as process:
         with pytest.raises(VideoError) as caught:
             decode(bomb, process)
         assert caught.value.reason == "out_of_memory"

@@ -13,6 +13,7 @@ from PIL import Image
 
 from pipeline import packing
 from pipeline.packing import TarWriter, encode_preview
+from schemas.errors import StorageError
 from schemas.sample import Sample, decode_npy
 
 
@@ -216,7 +217,7 @@ def test_a_key_that_is_not_plain_is_refused(tmp_path):
 
 def test_an_existing_file_is_never_overwritten(tmp_path):
     (tmp_path / "s.tar").write_bytes(b"old")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(StorageError, match="File exists"):
         TarWriter(tmp_path / "s.tar")
     assert (tmp_path / "s.tar").read_bytes() == b"old"
 

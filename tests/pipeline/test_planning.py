@@ -99,7 +99,20 @@ def test_no_shard_is_above_its_limits_unless_a_single_clip_is(lengths, target_by
         assert spec.num_clips > 0
         if spec.num_clips > 1:
             assert sum(piece.estimated_bytes for piece in spec.pieces) <= target_bytes
+        if len(spec.pieces) > 1:
             assert spec.num_clips * 2.0 <= max_seconds
+
+
+def test_a_long_video_is_cut_by_bytes_and_not_by_seconds():
+    limits = ShardLimits(max_seconds=4.0)
+    specs = plan(
+        [make_probe(i, clips=n) for i, n in {"a": 9, "b": 1, "c": 1}.items()],
+        replace(TINY, shards=limits),
+    )
+    assert [[(p.video_id, p.num_clips) for p in spec.pieces] for spec in specs] == [
+        [("a", 9)],
+        [("b", 1), ("c", 1)],
+    ]
 
 
 @given(lengths=LENGTHS, limit=st.integers(1, 8), data=st.data())

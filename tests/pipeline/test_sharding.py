@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tests.clips import ClipShelf
 
 TINY = Recipe.load("tiny")
+CLIP_BYTES = estimate_clip_bytes(TINY, stream_specs(TINY))
 
 
 @pytest.fixture
@@ -207,7 +208,7 @@ def test_pieces_of_a_long_video_hold_the_samples_of_the_whole(
 ) -> None:
     path = clips["b_frames.mp4"].path
     (whole,) = plan([path], tools)
-    cut = Recipe.load("tiny", overrides=["shards.max_seconds=2"])
+    cut = Recipe.load("tiny", overrides=[f"shards.target_bytes={CLIP_BYTES}"])
     pieces = plan([path], tools, recipe=cut)
     assert len(pieces) == whole.num_clips > 2
     sidecars = [build_shard(spec, tools=tools) for spec in pieces]

@@ -295,10 +295,21 @@ class TestLists:
         Path("lists/l.txt").write_text("a.mp4\n")
         assert names_of("lists/l.txt") == ["lists/a.mp4"]
 
-    def test_paths_are_relative_to_the_working_folder_where_only_that_exists(self):
+    def test_a_path_that_only_exists_in_the_working_folder_is_not_taken_for_it(self):
         touch("lists/x", "b.mp4")
-        Path("lists/l.txt").write_text("b.mp4\nmissing.mp4\n")
-        assert names_of("lists/l.txt") == ["b.mp4", "lists/missing.mp4"]
+        Path("lists/l.txt").write_text("b.mp4\n")
+        assert names_of("lists/l.txt") == ["lists/b.mp4"]
+
+    def test_names_of_columns_may_differ_in_case_and_space(self):
+        Path("l.csv").write_text("URI, Start,END\na.mp4,1,2\n")
+        (source,) = read_sources(["l.csv"]).sources
+        assert (source.start_seconds, source.end_seconds, source.extra) == (1.0, 2.0, {})
+
+    def test_a_cache_is_not_a_source_and_one_inside_a_folder_is_passed_over(self):
+        touch("v/a.mp4", "v/cache/cache.json", "v/cache/b.mp4")
+        assert names_of("v") == ["v/a.mp4"]
+        with pytest.raises(SourceError, match="v/cache is a cache"):
+            read_sources(["v/cache"])
 
     def test_a_missing_file_in_a_list_is_a_source_that_will_be_rejected(self):
         Path("l.txt").write_text("missing.mp4\n")
@@ -314,14 +325,16 @@ class TestListsThatAreRefused:
     @pytest.mark.parametrize(
         ("name", "text", "message"),
         [
-            ("l.csv", "url,id\na,b\n", "l.csv:2: no column 'uri'; did you mean 'url'?"),
+            ("l.csv", "url,id\na,b\n", "l.csv:2: no column 'uri'; the columns are 'url', 'id'"),
             ("l.csv", "uri,id\n,b\n", "l.csv:2: no column 'uri'"),
-            ("l.csv", "uri,start\na,b\n", "start_seconds = 'b' must be a number of seconds"),
+            ("l.csv", "uri,start\na,b\n", "l.csv:2: start = 'b' must be a number of seconds"),
             ("l.csv", "uri,start,end\na,2,1\n", "span start 2.0 must be before its end 1.0"),
             ("l.csv", "uri,start\na,nan\n", "span has nan"),
-            ("l.csv", "", "no video in l.csv"),
-            ("l.csv", "uri\n", "no video in l.csv"),
-            ("l.txt", "\n \n", "no video in l.txt"),
+            ("l.csv", "uri,end\na\n", "l.csv:2: fewer cells than columns"),
+            ("l.csv", "uri\na,b\n", "l.csv:2: more cells than columns"),
+            ("l.csv", "", "l.csv: the list is empty"),
+            ("l.csv", "uri\n", "l.csv: the list is empty"),
+            ("l.txt", "\n \n", "l.txt: the list is empty"),
             ("l.txt", "s3://bucket/a.mp4\n", "only local files can be read"),
             ("l.jsonl", '{"uri": "a"}\n{"uri"', "l.jsonl:2: not JSON"),
             ("l.jsonl", "[1]", "l.jsonl:1: expected an object with a uri, got [1]"),

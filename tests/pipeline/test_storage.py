@@ -54,7 +54,7 @@ def test_the_old_content_stays_when_publishing_fails(tmp_path, scratch, monkeypa
     monkeypatch.setattr(
         *((storage.os, "fsync") if step == "fsync" else (storage.Path, "replace")), fail
     )
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(StorageError, match="No space"):
         publish_bytes(b"new", tmp_path / "a", scratch=scratch)
     assert (tmp_path / "a").read_bytes() == b"old"
     assert list(scratch.iterdir()) == []

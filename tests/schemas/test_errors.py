@@ -13,6 +13,7 @@ TREE = {
     "UsageError": ("ReelcacheError", 2),
     "RecipeError": ("UsageError", 2),
     "SourceError": ("UsageError", 2),
+    "WorkerDied": ("UsageError", 2),
     "StorageError": ("UsageError", 2),
     "TooManyRejects": ("ReelcacheError", 3),
     "CacheError": ("ReelcacheError", 4),
