@@ -130,9 +130,12 @@ def _cut(probe: Probe, recipe: Recipe, *, shard_clips: int, clip_bytes: int) -> 
 
 
 def read_plan(layout: CacheLayout) -> list[ShardSpec]:
-    """All ShardSpecs, in order of their index."""
+    """All ShardSpecs, in order of their index. CacheDamaged."""
     rows = [row for path in layout.extensions(layout.plan) for row in read_table(path).to_pylist()]
-    return sorted(specs_from_rows(rows), key=lambda spec: spec.index)
+    try:
+        return sorted(specs_from_rows(rows), key=lambda spec: spec.index)
+    except (LookupError, TypeError) as error:
+        raise CacheDamaged(f"{layout.plan}: not a plan: {error}") from error
 
 
 def write_plan(

@@ -9,7 +9,7 @@ from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.local_files import content_sha256, size_and_time, to_path
 from pipeline.storage import publish_rows, read_table
-from schemas.errors import VideoError
+from schemas.errors import CacheDamaged, VideoError
 from schemas.recipe import DecodeLimits
 from schemas.tables import PROBE_SCHEMA, probe_from_row, probe_to_row
 from schemas.timeline import Grid
@@ -75,12 +75,15 @@ def _is_stale(source: Source, probe: Probe | None) -> bool:
 
 
 def read_probes(layout: CacheLayout) -> list[Probe]:
-    """The newest probe of every source that the cache has seen, in a fixed order."""
+    """The newest probe of every source that the cache has seen, in a fixed order. CacheDamaged."""
     newest: dict[object, Probe] = {}
     for path in layout.extensions(layout.probes):
-        for row in read_table(path).to_pylist():
-            probe = probe_from_row(row)
-            newest[probe.source.identity] = probe
+        try:
+            for row in read_table(path).to_pylist():
+                probe = probe_from_row(row)
+                newest[probe.source.identity] = probe
+        except (LookupError, ValueError, TypeError) as error:
+            raise CacheDamaged(f"{path}: not a table of probes: {error}") from error
     return [newest[identity] for identity in sorted(newest)]  # type: ignore[type-var]
 
 
