@@ -135,9 +135,9 @@ def _read_list(path: Path) -> list[Source]:
     base = path.absolute().parent
     try:
         if path.suffix.lower() == ".parquet":
-            import pyarrow.parquet as pq
+            from pipeline.storage import parse_table
 
-            rows: Iterable[Any] = pq.read_table(path).to_pylist()
+            rows: Iterable[Any] = parse_table(path.read_bytes()).to_pylist()
             return [_to_source(row, base=base, where=str(path)) for row in rows]
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:

@@ -80,7 +80,16 @@ def publish_rows(
 def read_table(path: Path) -> pa.Table:
     """A table of the cache. CacheDamaged: the file cannot be read as one."""
     try:
-        # By content: Arrow takes names such as "c::d" or "gs:c" for something else than files.
-        return pq.read_table(io.BytesIO(path.read_bytes()))
+        return parse_table(path.read_bytes())
     except (OSError, pa.ArrowException) as error:
         raise CacheDamaged(f"{path}: cannot be read: {error}") from error
+
+
+def parse_table(data: bytes) -> pa.Table:
+    """The table in the bytes of a Parquet file. pyarrow.ArrowException, OSError: not such a file.
+
+    From bytes, since Arrow takes names such as "c::d" or "gs:c" for something else than files. On
+    one thread: Arrow's pool, just started, may abort a process that ends at once.
+    """
+    with pq.ParquetFile(io.BytesIO(data), pre_buffer=False) as file:
+        return file.read(use_threads=False)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from pipeline.cache import read_info
 from pipeline.finalizing import account_for
@@ -24,7 +23,7 @@ from pipeline.layout import CacheLayout
 from pipeline.neighbours import energon_files, exact_files
 from pipeline.planning import read_plan
 from pipeline.probing import read_probes
-from pipeline.storage import read_table
+from pipeline.storage import parse_table, read_table
 from schemas.cache_info import CacheInfo, ShardEntry
 from schemas.errors import CacheDamaged, RecipeError
 from schemas.recipe import Recipe
@@ -338,8 +337,8 @@ def _check_index(
 ) -> None:
     try:
         data = layout.index.read_bytes()
-        rows = pq.read_table(io.BytesIO(data), schema=INDEX_SCHEMA).to_pylist()
-    except (OSError, ValueError) as error:
+        rows = parse_table(data).select(INDEX_SCHEMA.names).to_pylist()
+    except (OSError, ValueError, KeyError) as error:
         result.add("index", layout.index, f"cannot be read: {error}")
         return
     if hashlib.sha256(data).hexdigest() != info.index_sha256:

@@ -91,6 +91,13 @@ def test_inspect_loads_neither_torch_nor_beam(
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
+def test_a_short_command_ends_as_it_says(small_cache: Path, tmp_path: Path) -> None:
+    """A library whose threads are just starting can abort a process that ends at once."""
+    for _ in range(8):
+        done = _run_process("inspect", str(small_cache), cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_inspect_cache(small_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     value = _json(capsys, "inspect", str(small_cache))
     assert value["recipe"]["name"] == "tiny"
