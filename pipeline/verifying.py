@@ -6,18 +6,16 @@ Every byte of every tar is read. Nothing raises for what is wrong with the cache
 from __future__ import annotations
 
 import hashlib
-import io
 import itertools
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from pipeline.cache import read_info
+from pipeline.checking import sample_problems
 from pipeline.finalizing import account_for
 from pipeline.layout import CacheLayout
 from pipeline.neighbours import energon_files, exact_files
@@ -217,66 +215,10 @@ def _check_samples(
             except CacheDamaged as error:
                 result.add("sample", where, str(error))
                 continue
-            for detail in _shape_problems(sample, info, recipe, members):
-                result.add("sample", where, detail)
-            for detail in _time_problems(sample, entry):
-                result.add("times", where, detail)
-            if deep:
-                for detail in _value_problems(sample):
-                    result.add("values", where, detail)
-
-
-def _shape_problems(
-    sample: Sample, info: CacheInfo, recipe: Recipe | None, members: dict[str, bytes]
-) -> Iterator[str]:
-    if recipe is None:
-        return
-    num_frames = recipe.sampling.frames_per_clip
-    for name, stream in recipe.streams.items():
-        stamp, array = info.stamps[name], sample.features[name]
-        shape = (num_frames, *stamp["grid"], stamp["dim"])
-        if array.shape != shape or array.dtype != np.dtype(stream.dtype):
-            yield f"{name} is {array.shape} {array.dtype}, expected {shape} {stream.dtype}"
-    names = {f"{name}.npy" for name in recipe.streams} | {"time.npy", "mask.npy", "json"}
-    if recipe.preview.enabled:
-        names.add("preview.jpg")
-    if set(members) != names:
-        yield f"members are {sorted(members)}, expected {sorted(names)}"
-
-
-def _time_problems(sample: Sample, entry: SampleEntry) -> Iterator[str]:
-    starts, ends = sample.times[:, 0], sample.times[:, 1]
-    if not np.isfinite(sample.times).all():
-        yield "a time is not finite"
-    elif (np.diff(starts) < 0).any() or (ends < starts).any():
-        yield "times go back"
-    if sample.mask.dtype != np.bool_ or (np.diff(sample.mask.astype(np.int8)) > 0).any():
-        yield "the mask is not true values followed by false ones"
-    told = {
-        "video_id": entry.video_id,
-        "clip_index": entry.clip_index,
-        "start_seconds": entry.start_seconds,
-        "end_seconds": entry.end_seconds,
-        "num_frames": int(sample.mask.sum()),
-    }
-    for name, value in told.items():
-        if sample.info.get(name) != value:
-            yield f"its json has {name} = {sample.info.get(name)!r}, expected {value!r}"
-    if entry.num_frames != told["num_frames"]:
-        yield f"{told['num_frames']} frames by the mask, {entry.num_frames} by the sidecar"
-
-
-def _value_problems(sample: Sample) -> Iterator[str]:
-    from PIL import Image
-
-    for name, array in sample.features.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            yield f"{name} holds NaN or infinity"
-    if sample.preview is not None:
-        try:
-            Image.open(io.BytesIO(sample.preview)).load()
-        except (OSError, SyntaxError, ValueError) as error:
-            yield f"the preview is not a picture: {error}"
+            for kind, detail in sample_problems(
+                sample, entry, members=set(members), info=info, recipe=recipe, deep=deep
+            ):
+                result.add(kind, where, detail)
 
 
 def _check_plan(info: CacheInfo, layout: CacheLayout, result: Verification) -> None:
