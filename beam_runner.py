@@ -25,7 +25,6 @@ from pipeline.recovering import videos_back
 from pipeline.report import RunReport
 from pipeline.run_folder import RunFolder
 from pipeline.settling import settle_ids
-from pipeline.storage import storage_errors
 from schemas.recipe import Recipe
 from schemas.video import Source
 
@@ -87,8 +86,7 @@ def run(
         known = read_probes(layout)
         unprobed = select_unprobed(sources, known)
         if unprobed:
-            with storage_errors(layout.root):
-                run_folder.write_sources(unprobed)
+            run_folder.write_sources(unprobed)
             size = len(unprobed)
             with (
                 watch("probe", size, run_folder),

@@ -53,9 +53,10 @@ class Mark:
 class TarWriter:
     """Writes samples into a new file; a context manager. StorageError from every method."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with storage_errors(path):
+    def __init__(self, path: Path, *, place: Path | None = None) -> None:
+        """A new tar at `path`; errors name `place`, such as the cache."""
+        self._place = place or path
+        with storage_errors(self._place):
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         self._offset = 0
         self._digest = hashlib.sha256()
@@ -103,7 +104,7 @@ class TarWriter:
     def finish(self) -> tuple[str, int]:
         """End the tar and flush it to disk: (sha256, bytes)."""
         self._write([END_OF_TAR])
-        with storage_errors(self._path):
+        with storage_errors(self._place):
             os.fsync(self._fd)  # meanwhile the last samples are hashed
         self._wait()
         return self._digest.hexdigest(), self._offset
@@ -113,7 +114,7 @@ class TarWriter:
         self._hashing.append((self._thread.submit(self._hash, pieces), size))
         self._unhashed += size
         for start in range(0, len(pieces), _MAX_PIECES):
-            with storage_errors(self._path):
+            with storage_errors(self._place):
                 self._offset += _write_all(self._fd, pieces[start : start + _MAX_PIECES])
         self._wait(most=_MAX_UNHASHED)
 

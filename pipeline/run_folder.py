@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import schemas.errors
+from pipeline.storage import storage_errors
 from schemas.errors import ReelcacheError
 from schemas.tables import probe_from_row, probe_to_row
 from schemas.video import Probe, Source
 
 WRITE_SECONDS = 0.2
+_ERRORS_HERE: dict[Path, ReelcacheError] = {}
+"""Run folder -> the last error reported in this process."""
 
 
 class RunFolder:
@@ -38,6 +41,11 @@ class RunFolder:
         return folder
 
     @property
+    def place(self) -> Path:
+        """The cache, as errors name it."""
+        return self.path.parents[1]
+
+    @property
     def sources_path(self) -> Path:
         return self.path / "sources.jsonl"
 
@@ -52,8 +60,8 @@ class RunFolder:
         return self.path.absolute() / "worker-died"
 
     def write_sources(self, sources: Iterable[Source]) -> None:
-        """One line a source, as a row of probes that has no facts yet."""
-        with self.sources_path.open("w", encoding="utf-8") as file:
+        """One line a source, as a row of probes that has no facts yet. StorageError."""
+        with storage_errors(self.place), self.sources_path.open("w", encoding="utf-8") as file:
             for source in sources:
                 file.write(encode_probe(Probe(source=source)) + "\n")
 
@@ -64,11 +72,12 @@ class RunFolder:
                 yield decode_probe(line).source
 
     def write_probes(self, probes: Iterable[Probe]) -> str:
-        """Add a file of probes, whole: its name."""
+        """Add a file of probes, whole: its name. StorageError."""
         name = f"{uuid.uuid4().hex}.jsonl"
         temporary = self.path / name
-        temporary.write_text("".join(encode_probe(probe) + "\n" for probe in probes))
-        temporary.replace(self.path / "probes" / name)
+        with storage_errors(self.place):
+            temporary.write_text("".join(encode_probe(probe) + "\n" for probe in probes))
+            temporary.replace(self.path / "probes" / name)
         return name
 
     def read_probes(self) -> list[Probe]:
@@ -93,7 +102,9 @@ class RunFolder:
     def report_error(self, error: ReelcacheError) -> None:
         """Leave an error for `reported_error`."""
         fields = {"class": type(error).__name__, "message": error.message, "hint": error.hint}
-        self._replace("errors", fields)
+        _ERRORS_HERE[self.path] = error  # the disk may be full, and the owner this process
+        with contextlib.suppress(OSError):
+            self._replace("errors", fields)
 
     def reported_error(self) -> ReelcacheError | None:
         """An error that a worker left, if any."""
@@ -102,7 +113,7 @@ class RunFolder:
             cls = getattr(schemas.errors, fields["class"])
             error: ReelcacheError = cls(fields["message"], hint=fields["hint"])
             return error
-        return None
+        return _ERRORS_HERE.get(self.path)
 
     def totals(self) -> Counter[str]:
         """The sum of all workers' counts."""
@@ -135,7 +146,8 @@ class ProgressCounter:
     def flush(self) -> None:
         """Write what is counted so far."""
         self._written = time.monotonic()
-        self._folder._replace("progress", self._counts)
+        with contextlib.suppress(OSError):  # a full disk is told by what matters
+            self._folder._replace("progress", self._counts)
 
 
 def encode_probe(probe: Probe) -> str:

@@ -64,7 +64,7 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
     if sidecar_path.exists():
         return Sidecar.from_json(sidecar_path.read_bytes(), where=str(sidecar_path))
     with temporary_file(layout.scratch, name=f"{spec.name}.tar") as temporary:
-        with TarWriter(temporary) as writer:
+        with TarWriter(temporary, place=layout.root) as writer:
             draft = _Draft(writer)
             for piece in spec.pieces:
                 _add_piece(piece, draft, tools)

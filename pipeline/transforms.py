@@ -112,7 +112,8 @@ class _WriteProbes(beam.DoFn):  # type: ignore[misc]
         self._probes.append(probe)
 
     def finish_bundle(self) -> Iterator[Any]:
-        name = self._run_folder.write_probes(self._probes)
+        with self._run_folder.reported_errors():
+            name = self._run_folder.write_probes(self._probes)
         yield WindowedValue(name, 0, [GlobalWindow()])
 
 
