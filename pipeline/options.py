@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,8 +117,13 @@ def _watch_workers(run_folder: RunFolder) -> Iterator[None]:
         raise RuntimeError("a worker process died")
 
     def say_nothing_of_the_dead(args: threading.ExceptHookArgs) -> None:
-        if not run_folder.death_note.exists():
-            hook(args)
+        # The connection breaks a moment before the note is written.
+        deadline = time.monotonic() + 2 * WATCH_SECONDS
+        while not run_folder.death_note.exists():
+            if time.monotonic() > deadline:
+                hook(args)
+                return
+            time.sleep(WATCH_SECONDS / 10)
 
     hook = threading.excepthook
     threading.excepthook = say_nothing_of_the_dead
@@ -130,7 +136,8 @@ def _watch_workers(run_folder: RunFolder) -> Iterator[None]:
         done.set()
         watcher.join()
         signal.signal(signal.SIGUSR1, before)
-        threading.excepthook = hook
+        if not run_folder.death_note.exists():
+            threading.excepthook = hook
 
 
 @contextlib.contextmanager
