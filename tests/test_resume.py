@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -281,6 +282,20 @@ def test_where_a_video_is_cut_makes_no_difference_to_its_samples(
     assert samples[0] == samples[1]
 
 
+def children(pid: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            if parent == pid:
+                found.append(int(path.parent.name))
+    return sorted(found)
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_killed_ends_the_run_with_a_sentence(
     clips: ClipShelf, tmp_path: Path
@@ -305,14 +320,8 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_sentence(
         while not list((tmp_path / "cache" / "shards").glob("*.json")):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        workers = subprocess.run(
-            ["pgrep", "-P", str(child.pid), "-f", "sdk_worker_main"], capture_output=True, text=True
-        )
-        shells = workers.stdout.split()
-        python = subprocess.run(
-            ["pgrep", "-P", shells[0]], capture_output=True, text=True
-        ).stdout.split()
-        os.kill(int(python[0]), signal.SIGKILL)
+        (shell, *_) = [pid for pid in children(child.pid) if "sdk_worker_main" in command_of(pid)]
+        os.kill(children(shell)[0], signal.SIGKILL)
         _, err = child.communicate(timeout=60)
     finally:
         child.kill()
