@@ -21,7 +21,7 @@ from pipeline.locking import hold_cache
 from pipeline.options import RunOptions, open_root
 from pipeline.planning import check_recipe, estimate_clip_bytes, extend_plan, read_plan, write_plan
 from pipeline.probing import read_probes, select_unprobed, write_probes
-from pipeline.recovering import videos_back
+from pipeline.recovering import pieces_back
 from pipeline.report import RunReport
 from pipeline.run_folder import RunFolder
 from pipeline.settling import settle_ids
@@ -103,7 +103,7 @@ def run(
             recipe_fingerprint=fingerprint,
             clip_bytes=estimate_clip_bytes(recipe, stream_specs(recipe)),
             existing=planned,
-            again=videos_back(read_committed(planned, layout), probes),
+            again=pieces_back(planned, read_committed(planned, layout), probes),
         )
         if added:
             write_plan(added, layout, recipe=recipe, stamps=stamps)

@@ -113,7 +113,7 @@ class FeatureCache:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.layout = CacheLayout(Path(path))
         self.info = read_info(self.layout)
-        self.recipe = _read_recipe(self.info, self.layout)
+        self.recipe = read_recipe(self.info, self.layout)
         self._table = _read_index(self.layout)
         self._tars: OrderedDict[str, _Tar] = OrderedDict()
         self._lock = threading.Lock()
@@ -320,10 +320,16 @@ def read_info(layout: CacheLayout) -> CacheInfo:
     return CacheInfo.from_json(text, where=str(layout.info))
 
 
-def _read_recipe(info: CacheInfo, layout: CacheLayout) -> Recipe:
+def read_recipe(info: CacheInfo, layout: CacheLayout) -> Recipe:
+    """The recipe in cache.json, whose streams have their stamps. CacheDamaged."""
     try:
-        return Recipe.from_mapping(info.recipe)
-    except (RecipeError, TypeError, AttributeError) as error:
+        recipe = Recipe.from_mapping(info.recipe)
+        for name in recipe.streams:
+            stamp = info.stamps[name]
+            if not all(isinstance(size, int) for size in (*stamp["grid"], stamp["dim"])):
+                raise TypeError(f"the stamp of {name} has no grid and dim of whole numbers")
+        return recipe
+    except (RecipeError, LookupError, TypeError, AttributeError) as error:
         raise CacheDamaged(f"{layout.info}: its recipe cannot be read: {error}") from error
 
 

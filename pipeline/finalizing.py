@@ -9,6 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pipeline.layout import CacheLayout
@@ -177,8 +178,18 @@ def _describe(
                 sha256=sidecar.tar_sha256,
                 tar_bytes=sidecar.tar_bytes,
                 num_samples=len(sidecar.samples),
+                sidecar_sha256=hashlib.sha256(sidecar.to_json().encode()).hexdigest(),
             )
             for sidecar in sidecars
         ),
-        index_sha256=hashlib.sha256(layout.index.read_bytes()).hexdigest(),
+        index_sha256=_sha256(layout.index),
+        tables={
+            str(path.relative_to(layout.root)): _sha256(path)
+            for folder in (layout.plan, layout.probes)
+            for path in layout.extensions(folder)
+        },
     )
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

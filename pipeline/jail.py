@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import messages
-from schemas.errors import VideoError
+from schemas.errors import VideoError, WorkerDied
 from schemas.recipe import DecodeLimits
 from schemas.reject import REASONS
 
@@ -97,7 +97,7 @@ class DecoderProcess:
         """End the child; closing twice is fine."""
         self._kill()
 
-    def _start(self) -> messages.Receiver:
+    def _start(self, *, again: bool = True) -> messages.Receiver:
         if self._num_videos >= MAX_VIDEOS_PER_CHILD or (
             self._child is not None and self._child.poll() is not None
         ):
@@ -129,7 +129,12 @@ class DecoderProcess:
         except (messages.PipeClosed, messages.WaitedTooLong, messages.Damaged):
             log = self._tail()
             self._kill()
-            raise RuntimeError(f"the decoder process does not start: {log}") from None
+            if again:
+                return self._start(again=False)
+            raise WorkerDied(
+                f"the decoder process does not start: {log or 'it ended without a word'}",
+                hint="see: pipeline doctor; it may lack memory",
+            ) from None
         return self._receiver
 
     def _post_mortem(self, error: Exception) -> VideoError:

@@ -111,6 +111,9 @@ def _watch_workers(run_folder: RunFolder) -> Iterator[None]:
                     )
                 )
                 os.kill(os.getpid(), signal.SIGUSR1)
+                # The engine's way out waits for the other workers, which wait for work.
+                while not done.wait(WATCH_SECONDS):
+                    run_folder.kill_workers()
                 return
 
     def give_up(*_: object) -> None:
@@ -158,7 +161,7 @@ def _worker_processes(run_folder: RunFolder) -> Any:
 
     root = shlex.quote(str(Path(__file__).resolve().parents[1]))
     python, log = shlex.quote(sys.executable), shlex.quote(str(run_folder.workers_log))
-    worker = "-P -m apache_beam.runners.worker.sdk_worker_main"
-    note = shlex.quote(str(run_folder.death_note))
-    command = f"PYTHONPATH={root} {python} {worker} 2>>{log} || echo $? >{note}"
+    note, pids = shlex.quote(str(run_folder.death_note)), shlex.quote(str(run_folder.worker_pids))
+    worker = f"PYTHONPATH={root} {python} -P -m pipeline.worker {os.getpid()} {pids}"
+    command = f"{{ {worker} || echo $? >{note}; }} 2>>{log}"
     return SubprocessSDKEnvironment.from_command_string(command_string=command)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
@@ -44,15 +44,15 @@ def extend_plan(
     recipe_fingerprint: str,
     clip_bytes: int,
     existing: Sequence[ShardSpec],
-    again: Collection[str] = (),
+    again: Sequence[Piece] = (),
 ) -> list[ShardSpec]:
-    """The ShardSpecs to add for the videos that the plan does not have yet, or is to have `again`.
+    """The ShardSpecs to add: videos that the plan does not have yet, and pieces to do `again`.
 
     Whole videos go into a shard until it is full by bytes or by seconds of video; a video of more
     bytes than a shard takes is cut at clip boundaries, one that is only long has a shard of its
     own. The order of `probes` makes no difference.
     """
-    planned = {piece.video_id for spec in existing for piece in spec.pieces} - set(again)
+    planned = {piece.video_id for spec in existing for piece in spec.pieces}
     videos: dict[str, Probe] = {}
     for probe in sorted(probes, key=_preference):
         if probe.reject is None and probe.video_id not in planned:
@@ -60,15 +60,17 @@ def extend_plan(
     clip_seconds = recipe.sampling.frames_per_clip / recipe.sampling.fps
     most_clips = max(1, recipe.shards.target_bytes // clip_bytes)
     few_clips = max(1, min(most_clips, int(recipe.shards.max_seconds / clip_seconds)))
+    pieces = list(again)
+    for probe in videos.values():
+        pieces += _cut(probe, recipe, shard_clips=most_clips, clip_bytes=clip_bytes)
     groups: list[list[Piece]] = []
     room = 0
-    for video_id in sorted(videos, key=_shard_order):
-        for piece in _cut(videos[video_id], recipe, shard_clips=most_clips, clip_bytes=clip_bytes):
-            if piece.num_clips > room:
-                groups.append([])
-                room = few_clips
-            groups[-1].append(piece)
-            room -= piece.num_clips
+    for piece in sorted(pieces, key=_shard_order):
+        if piece.num_clips > room:
+            groups.append([])
+            room = few_clips
+        groups[-1].append(piece)
+        room -= piece.num_clips
     first = 1 + max((spec.index for spec in existing), default=-1)
     return [
         ShardSpec(
@@ -81,9 +83,9 @@ def extend_plan(
     ]
 
 
-def _shard_order(video_id: str) -> str:
+def _shard_order(piece: Piece) -> tuple[str, int]:
     # The order of keys in a tar: a key is the stem and "_" and the clip.
-    return key_stem(video_id) + "_"
+    return key_stem(piece.video_id) + "_", piece.first_clip
 
 
 def _preference(probe: Probe) -> tuple[str, str]:
@@ -131,10 +133,11 @@ def _cut(probe: Probe, recipe: Recipe, *, shard_clips: int, clip_bytes: int) -> 
 
 def read_plan(layout: CacheLayout) -> list[ShardSpec]:
     """All ShardSpecs, in order of their index. CacheDamaged."""
-    rows = [row for path in layout.extensions(layout.plan) for row in read_table(path).to_pylist()]
+    tables = [read_table(path) for path in layout.extensions(layout.plan)]
     try:
+        rows = [row for table in tables for row in table.to_pylist()]
         return sorted(specs_from_rows(rows), key=lambda spec: spec.index)
-    except (LookupError, TypeError) as error:
+    except (LookupError, ValueError, TypeError) as error:
         raise CacheDamaged(f"{layout.plan}: not a plan: {error}") from error
 
 

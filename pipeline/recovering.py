@@ -11,19 +11,33 @@ from schemas.plan import Piece, ShardSpec
 from schemas.sidecar import Sidecar
 from schemas.video import Probe
 
-AWAY = ("not_found", "unreadable")
-"""Reasons of rejects that end when the file is back."""
+AWAY = ("not_found", "unreadable", "source_changed")
+"""Reasons of rejects that end when the file that was planned is back."""
 
 
-def videos_back(sidecars: Iterable[Sidecar], probes: Sequence[Probe]) -> set[str]:
-    """Videos of which nothing was cached because their file was away, and now is there again."""
-    cached: set[str] = set()
-    away: set[str] = set()
+def pieces_back(
+    specs: Iterable[ShardSpec], sidecars: Iterable[Sidecar], probes: Sequence[Probe]
+) -> list[Piece]:
+    """Pieces of which nothing was cached because their file was away, and now is there again.
+
+    Of a piece that was planned several times the last outcome counts.
+    """
+    planned = {spec.name: spec for spec in specs}
+    lost: dict[tuple[str, int], Piece] = {}
     for sidecar in sidecars:
-        cached |= {entry.video_id for entry in sidecar.samples}
-        away |= {reject.video_id for reject in sidecar.rejects if reject.reason in AWAY}
-    lost = away - cached
-    return {p.video_id for p in probes if p.video_id in lost and p.reject is None and _is_there(p)}
+        away = {reject.video_id for reject in sidecar.rejects if reject.reason in AWAY}
+        for piece in planned[sidecar.name].pieces:
+            lost.pop((piece.video_id, piece.first_clip), None)
+            if piece.video_id in away:
+                lost[piece.video_id, piece.first_clip] = piece
+    there = [
+        spec.pieces[0] for piece in lost.values() for spec in follow_moves([_alone(piece)], probes)
+    ]
+    return [piece for piece in there if _file_is(piece.uri, piece.size_bytes, piece.mtime_ns)]
+
+
+def _alone(piece: Piece) -> ShardSpec:
+    return ShardSpec(index=0, split="", recipe_fingerprint="", pieces=(piece,))
 
 
 def follow_moves(specs: Iterable[ShardSpec], probes: Sequence[Probe]) -> list[ShardSpec]:

@@ -26,6 +26,8 @@ class RunReport:
     frames: int
     shards: int
     bytes: int
+    missing: int
+    """Clips of cached videos that could not be cached in this run; the sidecars say why."""
     rejected: int
     """Sources of this run that are among the rejects, now or from before."""
     skipped: int
@@ -49,17 +51,23 @@ class RunReport:
     ) -> RunReport:
         """Count what the `new` shards hold and what became of the run's sources."""
         samples = [entry for sidecar in new for entry in sidecar.samples]
-        videos = len({entry.video_id for entry in samples})
+        cached = {s.video_id for s in samples}
         outcomes = [account.outcomes[source.identity] for source in sources]
         rejects = tuple(outcome for outcome in outcomes if outcome is not None)
         return cls(
-            videos=videos,
+            videos=len(cached),
             clips=len(samples),
             frames=sum(entry.num_frames for entry in samples),
             shards=sum(1 for sidecar in new if sidecar.samples),
             bytes=sum(sidecar.tar_bytes for sidecar in new),
+            missing=sum(
+                gap.num_clips
+                for sidecar in new
+                for gap in sidecar.missing
+                if gap.video_id in cached
+            ),
             rejected=len(rejects),
-            skipped=max(0, len(sources) - len(rejects) - videos),
+            skipped=max(0, len(sources) - len(rejects) - len(cached)),
             seconds=round(seconds, 3),
             fingerprint=fingerprint,
             cache=cache,
@@ -67,6 +75,7 @@ class RunReport:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All but the rejects, of which `pipeline rejects` tells."""
-        names = [field.name for field in fields(self) if field.name != "rejects"]
+        """All but the rejects and what is missing, of which the cache itself tells."""
+        told = {"rejects", "missing"}
+        names = [field.name for field in fields(self) if field.name not in told]
         return {name: getattr(self, name) for name in names}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import time
 import uuid
 from collections import Counter
@@ -36,7 +37,7 @@ class RunFolder:
     def create(cls, scratch: Path) -> RunFolder:
         """A new folder under `scratch`."""
         folder = cls(scratch / f"run-{uuid.uuid4().hex}")
-        for name in ("probes", "progress", "errors"):
+        for name in ("probes", "progress", "errors", "workers"):
             (folder.path / name).mkdir(parents=True)
         return folder
 
@@ -58,6 +59,17 @@ class RunFolder:
     def death_note(self) -> Path:
         """Where the exit code of a worker process stands that did not end well."""
         return self.path.absolute() / "worker-died"
+
+    @property
+    def worker_pids(self) -> Path:
+        """A folder with a file for each worker process, named by its pid."""
+        return self.path.absolute() / "workers"
+
+    def kill_workers(self) -> None:
+        """End all worker processes of this run."""
+        for path in self.worker_pids.iterdir():
+            with contextlib.suppress(OSError):
+                os.kill(int(path.name), signal.SIGKILL)
 
     def write_sources(self, sources: Iterable[Source]) -> None:
         """One line a source, as a row of probes that has no facts yet. StorageError."""

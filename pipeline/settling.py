@@ -33,7 +33,8 @@ def settle_ids(
         claims.setdefault(probe.video_id, set()).add(_content(probe))
     held = {video_id: _piece_content(piece) for video_id, piece in pieces.items()}
     for probe in standing:
-        held.setdefault(video_id_of(probe.source, probe.content_sha256), _content(probe))
+        for video_id in (probe.video_id, video_id_of(probe.source, probe.content_sha256)):
+            held.setdefault(video_id, _content(probe))
     settled: dict[int, Probe] = {}
     by_content: dict[Content, list[int]] = {}
     for number, probe in enumerate(fresh):

@@ -100,16 +100,14 @@ def library_versions() -> dict[str, str]:
 def _add_piece(piece: Piece, draft: _Draft, tools: BuildTools) -> None:
     mark = draft.writer.mark()
     try:
-        path = _checked_path(piece)
-        reordered = piece.times_go_back
         try:
-            entries, outcome = _encode(piece, path, draft.writer, tools, in_order=not reordered)
-        except StartAgain:
+            entries, video = _encode_piece(piece, draft.writer, tools)
+        except VideoError as error:
+            # A decoder process may be killed for what is no fault of the video's, once.
+            if error.reason != "crashed":
+                raise
             draft.writer.go_back(mark)
-            reordered = True
-            entries, outcome = _encode(piece, path, draft.writer, tools, in_order=False)
-        if not entries:
-            raise VideoError("no_frames", f"{outcome.num_decode_errors} packets failed to decode")
+            entries, video = _encode_piece(piece, draft.writer, tools)
     except VideoError as error:
         draft.writer.go_back(mark)
         reject = Reject(
@@ -122,22 +120,53 @@ def _add_piece(piece: Piece, draft: _Draft, tools: BuildTools) -> None:
         draft.rejects.append(reject)
         draft.missing.append(_missing(piece, piece.num_clips, error.reason))
     else:
-        video = VideoOutcome(
-            video_id=piece.video_id,
-            num_clips=len(entries),
-            num_frames_decoded=outcome.num_frames_decoded,
-            num_decode_errors=outcome.num_decode_errors,
-            truncated=piece.truncated,
-            corrupt=outcome.corrupt,
-            reordered=reordered,
-        )
         draft.samples += entries
         draft.videos.append(video)
         lacking = piece.num_clips - len(entries)
         if lacking > 0:
-            why = "corrupt" if outcome.corrupt else "timestamps"
+            why = "corrupt" if video.corrupt else "timestamps"
             draft.missing.append(_missing(piece, lacking, "truncated" if piece.truncated else why))
     tools.progress(done=piece.num_clips)
+
+
+def _encode_piece(
+    piece: Piece, writer: TarWriter, tools: BuildTools
+) -> tuple[list[SampleEntry], VideoOutcome]:
+    path = _checked_path(piece)
+    before = size_and_time(piece.uri)
+    mark = writer.mark()
+    reordered = piece.times_go_back
+    try:
+        try:
+            entries, outcome = _encode(piece, path, writer, tools, in_order=not reordered)
+        except StartAgain:
+            writer.go_back(mark)
+            reordered = True
+            entries, outcome = _encode(piece, path, writer, tools, in_order=False)
+    except VideoError as error:
+        if _has_changed(piece, before):
+            raise VideoError("source_changed", "while it was decoded") from error
+        raise
+    if _has_changed(piece, before):
+        raise VideoError("source_changed", "while it was decoded")
+    if not entries:
+        raise VideoError("no_frames", f"{outcome.num_decode_errors} packets failed to decode")
+    return entries, VideoOutcome(
+        video_id=piece.video_id,
+        num_clips=len(entries),
+        num_frames_decoded=outcome.num_frames_decoded,
+        num_decode_errors=outcome.num_decode_errors,
+        truncated=piece.truncated,
+        corrupt=outcome.corrupt,
+        reordered=reordered,
+    )
+
+
+def _has_changed(piece: Piece, before: tuple[int, int]) -> bool:
+    try:
+        return size_and_time(piece.uri) != before
+    except VideoError:
+        return False  # gone, and what is open is still whole
 
 
 def _missing(piece: Piece, num_clips: int, reason: str) -> MissingClips:

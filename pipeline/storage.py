@@ -80,8 +80,10 @@ def publish_rows(
 def read_table(path: Path) -> pa.Table:
     """A table of the cache. CacheDamaged: the file cannot be read as one."""
     try:
-        return parse_table(path.read_bytes())
-    except (OSError, pa.ArrowException) as error:
+        table = parse_table(path.read_bytes())
+        table.validate(full=True)
+        return table
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise CacheDamaged(f"{path}: cannot be read: {error}") from error
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.cache import read_info
+from pipeline.cache import read_info, read_recipe
 from pipeline.checking import sample_problems
 from pipeline.finalizing import account_for
 from pipeline.layout import CacheLayout
@@ -23,7 +23,7 @@ from pipeline.planning import read_plan
 from pipeline.probing import read_probes
 from pipeline.storage import parse_table, read_table
 from schemas.cache_info import CacheInfo, ShardEntry
-from schemas.errors import CacheDamaged, RecipeError
+from schemas.errors import CacheDamaged
 from schemas.recipe import Recipe
 from schemas.sample import Sample
 from schemas.sidecar import SampleEntry, Sidecar
@@ -43,7 +43,9 @@ KINDS: dict[str, str] = {
     "sample": "a member cannot be decoded or has a wrong shape or dtype",
     "times": "times or mask break their rules",
     "counts": "counts do not add up, or a source is neither cached nor rejected",
-    "plan": "the plan does not know the shards, or a planned shard is not in cache.json",
+    "plan": "the plan does not know the shards",
+    "table": "a file of plan/ or probes/ is not the one that was written",
+    "unfinished": "a later run has not finished: run it again",
     "stray_tar": "a tar that belongs to no shard; readers that list tars would take it",
     "rejects": "the table of rejects is not that of the probes and sidecars",
     "reader_files": "a file that other readers need is missing or is another",
@@ -103,25 +105,27 @@ def verify_cache(
         if sidecar is not None:
             sidecars.append(sidecar)
         progress(entry.tar_bytes)
-    _check_plan(info, layout, result)
     complete = len(sidecars) == len(info.shards)
+    finished = _check_tables(info, layout, result)
+    if finished:
+        _check_plan(info, layout, result)
     _check_keys(sidecars, result)
     _check_videos(sidecars, result)
     _check_index(info, layout, sidecars, result, complete=complete)
-    if complete:
+    if complete and finished:
         _check_counts(info, layout, sidecars, result)
     return result
 
 
 def _check_info(info: CacheInfo, layout: CacheLayout, result: Verification) -> Recipe | None:
     try:
-        recipe = Recipe.from_mapping(info.recipe)
-        if recipe.fingerprint(info.stamps) != info.fingerprint:
-            detail = "recipe and stamps in cache.json give another fingerprint"
-            result.add("fingerprint", layout.info, detail)
-    except (RecipeError, LookupError, TypeError, AttributeError) as error:
-        result.add("cache_json", layout.info, f"its recipe cannot be read: {error}")
+        recipe = read_recipe(info, layout)
+    except CacheDamaged as error:
+        result.add("cache_json", layout.info, error.message)
         return None
+    if recipe.fingerprint(info.stamps) != info.fingerprint:
+        detail = "recipe and stamps in cache.json give another fingerprint"
+        result.add("fingerprint", layout.info, detail)
     return recipe
 
 
@@ -147,6 +151,8 @@ def _check_shard(
         told = (sidecar.tar_sha256, sidecar.tar_bytes, len(sidecar.samples))
         if told != (entry.sha256, entry.tar_bytes, entry.num_samples):
             result.add("damaged_sidecar", sidecar_path, "contradicts cache.json")
+        if entry.sidecar_sha256 not in ("", _sha256(_read(sidecar_path))):
+            result.add("damaged_sidecar", sidecar_path, "its sha256 is not the one in cache.json")
         if sidecar.recipe_fingerprint != info.fingerprint:
             detail = f"{sidecar.recipe_fingerprint[:8]}, the cache has {info.fingerprint[:8]}"
             result.add("fingerprint", sidecar_path, detail)
@@ -164,8 +170,12 @@ def _check_tar(entry: ShardEntry, tar: Path, result: Verification) -> bool:
     if size != entry.tar_bytes:
         result.add("truncated_tar", tar, f"{size} bytes, {entry.tar_bytes} were written")
         return False
-    with tar.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with tar.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        result.add("missing_tar", tar, f"cannot be read: {error.strerror}")
+        return False
     if digest != entry.sha256:
         result.add("digest", tar, f"sha256 {digest[:16]}, written was {entry.sha256[:16]}")
     return True
@@ -221,6 +231,35 @@ def _check_samples(
                 result.add(kind, where, detail)
 
 
+def _check_tables(info: CacheInfo, layout: CacheLayout, result: Verification) -> bool:
+    """Whether cache.json is of the last run."""
+    found = {
+        str(path.relative_to(layout.root)): path
+        for folder in (layout.plan, layout.probes)
+        for path in layout.extensions(folder)
+    }
+    for name, sha256 in info.tables.items():
+        if name not in found:
+            result.add("table", layout.root / name, "not there")
+        elif _sha256(_read(found[name])) != sha256:
+            result.add("table", found[name], "its sha256 is not the one in cache.json")
+    later = sorted(found.keys() - info.tables.keys())
+    if later:
+        result.add("unfinished", layout.root / later[0], "it is later than cache.json")
+    return not later
+
+
+def _sha256(data: bytes | None) -> str:
+    return "" if data is None else hashlib.sha256(data).hexdigest()
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
 def _check_plan(info: CacheInfo, layout: CacheLayout, result: Verification) -> None:
     listed = {entry.name for entry in info.shards}
     try:
@@ -230,9 +269,6 @@ def _check_plan(info: CacheInfo, layout: CacheLayout, result: Verification) -> N
         return
     if listed - planned:
         result.add("plan", layout.plan, f"does not know the shard {min(listed - planned)}")
-    if planned - listed:
-        detail = f"{len(planned - listed)} planned shards are not in cache.json: run again"
-        result.add("plan", layout.plan, detail)
     for tar in sorted(layout.shards.glob("*.tar")):
         if tar.stem not in listed | planned:
             result.add("stray_tar", tar, "belongs to no shard: delete it")
@@ -293,7 +329,7 @@ def _check_index(
         result.add("index", layout.index, "it has rows of shards that are not in cache.json")
     if complete:
         for path, data in exact_files(sidecars, layout).items():
-            if not path.is_file() or path.read_bytes() != data:
+            if _read(path) != data:
                 result.add("reader_files", path, "not there, or not that of the shards")
         for path in energon_files(layout):
             if not path.is_file():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from schemas.errors import CacheDamaged, CacheError
@@ -19,6 +19,7 @@ class ShardEntry:
     """Of the tar; empty where the shard has no sample and so no tar."""
     tar_bytes: int
     num_samples: int
+    sidecar_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class CacheInfo:
     are not there), shards, bytes."""
     shards: tuple[ShardEntry, ...]
     index_sha256: str
+    tables: dict[str, str] = field(default_factory=dict)
+    """sha256 of the files of plan/ and probes/, by their paths in the cache."""
     format_version: int = FORMAT_VERSION
 
     @property
@@ -63,5 +66,5 @@ class CacheInfo:
         try:
             shards = tuple(ShardEntry(**entry) for entry in fields["shards"])
             return cls(**{**fields, "shards": shards})
-        except (KeyError, TypeError) as error:
+        except (LookupError, TypeError, AttributeError) as error:
             raise CacheDamaged(f"{where}: not a cache.json: {error}") from error

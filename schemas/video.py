@@ -11,6 +11,9 @@ from typing import Any
 from schemas.errors import SourceError
 from schemas.reject import Reject, Stage
 
+MAX_SECONDS = 1e9
+"""Thirty years: beyond what a clock in a container counts."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
@@ -28,7 +31,7 @@ class Source:
 
     def __post_init__(self) -> None:
         for value in (self.start_seconds, self.end_seconds):
-            if value is not None and not math.isfinite(value):
+            if value is not None and not abs(value) <= MAX_SECONDS:
                 raise SourceError(f"{self.uri}: span has {value}, which is not a time in seconds")
         start, end = self.start_seconds, self.end_seconds
         if start is not None and end is not None and not start < end:

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import beam_runner
+from pipeline import sharding
 from pipeline.cache import open_cache
+from pipeline.encoding import StreamEncoders
 from pipeline.finalizing import read_sidecars
 from pipeline.layout import CacheLayout
 from pipeline.planning import read_plan
 from pipeline.report import RunReport
 from pipeline.sources import read_sources
 from pipeline.verifying import verify_cache
-from schemas.errors import CacheDamaged, CacheError, TooManyRejects
+from schemas.errors import CacheDamaged, CacheError, TooManyRejects, VideoError
 from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -185,6 +187,79 @@ def test_a_file_that_was_away_during_the_build_is_cached_when_it_is_back(
     assert (report.videos, report.skipped, report.rejected) == (0, 2, 0)
 
 
+def test_a_piece_whose_file_was_away_is_cached_when_it_is_back(
+    clips: ClipShelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    video, away = tmp_path / "video.mp4", tmp_path / "away"
+    shutil.copy(clips["b_frames.mp4"].path, video)
+    listed = tmp_path / "list.txt"
+    listed.write_text(f"{video}\n")
+    recipe = Recipe.load("tiny", overrides=["shards.target_bytes=45000"])
+    sources = read_sources([str(listed)]).sources
+    whole, cache = tmp_path / "whole", tmp_path / "cache"
+    beam_runner.run(sources, recipe, cache_path=whole)
+    checked = sharding._checked_path
+    calls = 0
+
+    def gone_the_second_time(piece: Any) -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise VideoError("not_found", "no such file")
+        return checked(piece)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sharding, "_checked_path", gone_the_second_time)
+        report = beam_runner.run(sources, recipe, cache_path=cache)
+    assert report.missing > 0
+    video.rename(away)
+    assert beam_runner.run(sources, recipe, cache_path=cache).clips == 0
+    away.rename(video)
+    assert beam_runner.run(sources, recipe, cache_path=cache).clips == report.missing
+    assert verify_cache(cache).findings == []
+    with open_cache(whole) as one, open_cache(cache) as other:
+        assert one.keys() == other.keys()
+    assert beam_runner.run(sources, recipe, cache_path=cache).clips == 0
+
+
+def test_a_file_that_is_overwritten_while_it_is_read_is_a_reject(
+    first: Path, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = StreamEncoders.encode
+
+    def encode_and_overwrite(self: StreamEncoders, batch: Any) -> Any:
+        first.write_bytes(second.read_bytes())
+        return encode(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamEncoders, "encode", encode_and_overwrite)
+        with pytest.raises(TooManyRejects, match="1 source_changed"):
+            run(tmp_path / "cache", first)
+
+
+def test_a_decoder_that_is_killed_once_costs_nothing(
+    first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cache = tmp_path / "whole", tmp_path / "cache"
+    run(whole, first)
+    decode, killed = sharding.decode_clips, []
+
+    def decode_and_kill(*args: Any, process: Any, **kwargs: Any) -> Any:
+        for clip in decode(*args, process=process, **kwargs):
+            if not killed:
+                killed.append(process.pid)
+                os.kill(process.pid, signal.SIGKILL)
+                time.sleep(0.2)
+                raise VideoError("crashed", "signal SIGKILL")
+            yield clip
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sharding, "decode_clips", decode_and_kill)
+        run(cache, first)
+    assert killed
+    assert contents(cache) == contents(whole)
+
+
 def test_a_cached_video_stays_when_its_file_has_gone(
     first: Path, second: Path, tmp_path: Path
 ) -> None:
@@ -246,7 +321,7 @@ def test_a_lost_plan_is_damage_and_not_a_smaller_cache(
     run(cache, first)
     before = contents(cache)
     shutil.rmtree(cache / "plan")
-    assert {finding.kind for finding in verify_cache(cache).findings} == {"plan"}
+    assert {finding.kind for finding in verify_cache(cache).findings} == {"table", "plan"}
     with pytest.raises(CacheDamaged, match="does not know 1 of the shards"):
         run(cache, second)
     assert contents(cache) == before
@@ -320,7 +395,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_sentence(
         while not list((tmp_path / "cache" / "shards").glob("*.json")):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        (shell, *_) = [pid for pid in children(child.pid) if "sdk_worker_main" in command_of(pid)]
+        (shell, *_) = [pid for pid in children(child.pid) if "pipeline.worker" in command_of(pid)]
         os.kill(children(shell)[0], signal.SIGKILL)
         _, err = child.communicate(timeout=60)
     finally:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import click
 
 from pipeline.cli.show import common_options, print_json, print_table, set_verbosity
-from schemas.errors import VideoError
+from schemas.errors import VideoError, WorkerDied
 
 EPILOG = """\b
 Examples:
@@ -140,7 +140,7 @@ def _check_decoding() -> Iterator[Check]:
                 yield _good("decoder process", "starts and refuses what is no video")
             else:
                 yield _bad("decoder process", error.message, REPORT)
-        except RuntimeError as error:
+        except (RuntimeError, WorkerDied) as error:
             yield _bad("decoder process", str(error), REPORT)
 
 

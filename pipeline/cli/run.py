@@ -194,6 +194,8 @@ def print_report(report: RunReport, *, num_sources: int, num_ignored: int) -> No
         facts.append(("cached", "nothing new: all that can be cached is cached"))
     if report.skipped:
         facts.append(("skipped", f"{count_text(report.skipped, 'source')} cached before or copies"))
+    if report.missing:
+        facts.append(("missing", f"{count_text(report.missing, 'clip')} of cached videos"))
     if report.rejected:
         reasons = commonest_reasons(report.rejects)
         facts.append(("rejected", f"{report.rejected} of {num_sources} sources ({reasons})"))

@@ -132,14 +132,14 @@ def test_a_crash_in_the_middle_costs_the_whole_video(
     def encode_and_kill(self: StreamEncoders, clips: Any) -> Any:
         nonlocal batches
         batches += 1
-        if batches == 2:
+        if batches % 2 == 0:  # in the second try as well
             assert tools.process.pid is not None
             os.kill(tools.process.pid, 9)
         return encode(self, clips)
 
     monkeypatch.setattr(StreamEncoders, "encode", encode_and_kill)
     sidecar = build_shard(spec, tools=crashing)
-    assert batches >= 2
+    assert batches >= 4
     assert sidecar.samples == ()
     assert [reject.reason for reject in sidecar.rejects] == ["crashed"]
     assert "SIGKILL" in sidecar.rejects[0].detail

@@ -32,6 +32,18 @@ def _edit_json(path: Path, edit: Callable[[Any], None]) -> None:
     path.write_text(json.dumps(value))
 
 
+def _edit_sidecar(path: Path, edit: Callable[[Any], None]) -> None:
+    """Change a sidecar, and cache.json so that it knows the changed one."""
+    _edit_json(path, edit)
+
+    def fit(info: Any) -> None:
+        for entry in info["shards"]:
+            if entry["name"] == path.stem:
+                entry["sidecar_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    _edit_json(path.parents[1] / "cache.json", fit)
+
+
 def _rewrite_tar(cache: Path, change: Callable[[str, bytes], bytes]) -> None:
     """Write the first shard anew with changed members, and make all digests fit it."""
     tar = _tar(cache)
@@ -45,7 +57,7 @@ def _rewrite_tar(cache: Path, change: Callable[[str, bytes], bytes]) -> None:
         buffer[member.offset_data : member.offset_data + len(old)] = new
     tar.write_bytes(buffer)
     digest = hashlib.sha256(buffer).hexdigest()
-    _edit_json(tar.with_suffix(".json"), lambda s: s.update(tar_sha256=digest))
+    _edit_sidecar(tar.with_suffix(".json"), lambda s: s.update(tar_sha256=digest))
 
     def fit(info: Any) -> None:
         for entry in info["shards"]:
@@ -97,7 +109,7 @@ def test_finds_a_truncated_tar(damaged_cache: Path) -> None:
 
 def test_finds_a_sidecar_of_another_recipe(damaged_cache: Path) -> None:
     sidecar = _tar(damaged_cache).with_suffix(".json")
-    _edit_json(sidecar, lambda s: s.update(recipe_fingerprint="0" * 64))
+    _edit_sidecar(sidecar, lambda s: s.update(recipe_fingerprint="0" * 64))
     assert _kinds(damaged_cache) == {"fingerprint"}
 
 
@@ -121,7 +133,7 @@ def test_finds_a_duplicate_key(damaged_cache: Path) -> None:
     def edit(sidecar: Any) -> None:
         sidecar["samples"][0]["key"] = repeated
 
-    _edit_json(second, edit)
+    _edit_sidecar(second, edit)
     assert "duplicate_key" in _kinds(damaged_cache)
 
 
@@ -218,3 +230,29 @@ def test_a_folder_that_is_no_cache_is_an_error(tmp_path: Path) -> None:
 
 def test_kinds_are_documented() -> None:
     assert all(meaning for meaning in KINDS.values())
+
+
+def test_finds_a_sidecar_that_was_changed(damaged_cache: Path) -> None:
+    sidecar = _tar(damaged_cache).with_suffix(".json")
+    _edit_json(sidecar, lambda s: s["versions"].update(av="0"))
+    assert _kinds(damaged_cache) == {"damaged_sidecar"}
+
+
+@pytest.mark.parametrize("name", ["plan", "probes"])
+def test_finds_a_changed_table(damaged_cache: Path, name: str) -> None:
+    (path,) = (damaged_cache / name).iterdir()
+    path.write_bytes(path.read_bytes() + b"x")
+    assert "table" in _kinds(damaged_cache)
+
+
+def test_a_later_run_that_has_not_finished_is_one_finding(damaged_cache: Path) -> None:
+    (path,) = (damaged_cache / "probes").iterdir()
+    path.with_name("000001.parquet").write_bytes(path.read_bytes())
+    assert _kinds(damaged_cache) == {"unfinished"}
+
+
+@pytest.mark.parametrize("name", ["rejects", "plan"])
+def test_finds_tables_missing(damaged_cache: Path, name: str) -> None:
+    for path in (damaged_cache / name).iterdir():
+        path.unlink()
+    assert _kinds(damaged_cache)
