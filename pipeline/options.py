@@ -163,5 +163,6 @@ def _worker_processes(run_folder: RunFolder) -> Any:
     python, log = shlex.quote(sys.executable), shlex.quote(str(run_folder.workers_log))
     note, pids = shlex.quote(str(run_folder.death_note)), shlex.quote(str(run_folder.worker_pids))
     worker = f"PYTHONPATH={root} {python} -P -m pipeline.worker {os.getpid()} {pids}"
-    command = f"{{ {worker} || echo $? >{note}; }} 2>>{log}"
+    # Nothing of the caller's is kept open: whoever reads its output would wait for the workers.
+    command = f"exec </dev/null >>{log} 2>&1; {worker} || echo $? >{note}"
     return SubprocessSDKEnvironment.from_command_string(command_string=command)

@@ -27,12 +27,20 @@ def main() -> None:
 
 def _end_with(owner: int) -> None:
     # The engine's connection also breaks then, but only after it was made.
-    while True:
-        try:
-            os.kill(owner, 0)
-        except ProcessLookupError:
-            os._exit(1)
+    while _is_alive(owner):
         time.sleep(LOOK_SECONDS)
+    os._exit(1)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        # A process that ended and was not yet waited for still has its number.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # no /proc on this system
 
 
 if __name__ == "__main__":
