@@ -183,7 +183,7 @@ def write_cache(samples: Sequence[Sample], layout: CacheLayout) -> CacheLayout:
     info = CacheInfo(
         fingerprint="",
         recipe=Recipe.load("tiny").to_mapping(),
-        stamps={},
+        stamps={name: {"grid": shape[1:3], "dim": shape[3]} for name, shape in SHAPES.items()},
         counts={},
         shards=(),
         index_sha256="",
