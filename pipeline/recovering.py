@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.local_files import size_and_time
+from pipeline.settling import Content, piece_content, probe_content
 from schemas.errors import VideoError
 from schemas.plan import Piece, ShardSpec
 from schemas.sidecar import Sidecar
@@ -30,14 +31,9 @@ def pieces_back(
             lost.pop((piece.video_id, piece.first_clip), None)
             if piece.video_id in away:
                 lost[piece.video_id, piece.first_clip] = piece
-    there = [
-        spec.pieces[0] for piece in lost.values() for spec in follow_moves([_alone(piece)], probes)
-    ]
-    return [piece for piece in there if _file_is(piece.uri, piece.size_bytes, piece.mtime_ns)]
-
-
-def _alone(piece: Piece) -> ShardSpec:
-    return ShardSpec(index=0, split="", recipe_fingerprint="", pieces=(piece,))
+    places = _places(probes)
+    there = [_follow(piece, places) for piece in lost.values()]
+    return [piece for piece in there if _is_there(piece)]
 
 
 def follow_moves(specs: Iterable[ShardSpec], probes: Sequence[Probe]) -> list[ShardSpec]:
@@ -45,33 +41,33 @@ def follow_moves(specs: Iterable[ShardSpec], probes: Sequence[Probe]) -> list[Sh
 
     Where the source lies is not part of what a ShardSpec is.
     """
-    places: dict[object, list[Probe]] = {}
+    places = _places(probes)
+    return [
+        replace(spec, pieces=tuple(_follow(piece, places) for piece in spec.pieces))
+        for spec in specs
+    ]
+
+
+def _places(probes: Iterable[Probe]) -> dict[Content, list[Probe]]:
+    places: dict[Content, list[Probe]] = {}
     for probe in probes:
         if probe.reject is None:
-            places.setdefault(_content(probe), []).append(probe)
+            places.setdefault(probe_content(probe), []).append(probe)
+    return places
 
-    def follow(piece: Piece) -> Piece:
-        if _file_is(piece.uri, piece.size_bytes, piece.mtime_ns):
-            return piece
-        content = (piece.content_sha256, piece.start_seconds, piece.end_seconds)
-        for probe in places.get(content, ()):
-            if _is_there(probe):
-                return replace(piece, uri=probe.source.uri, mtime_ns=probe.mtime_ns)
+
+def _follow(piece: Piece, places: Mapping[Content, Sequence[Probe]]) -> Piece:
+    if _is_there(piece):
         return piece
-
-    return [replace(spec, pieces=tuple(follow(piece) for piece in spec.pieces)) for spec in specs]
-
-
-def _content(probe: Probe) -> object:
-    return probe.content_sha256, probe.source.start_seconds, probe.source.end_seconds
-
-
-def _is_there(probe: Probe) -> bool:
-    return _file_is(probe.source.uri, probe.size_bytes, probe.mtime_ns)
+    for probe in places.get(piece_content(piece), ()):
+        moved = replace(piece, uri=probe.source.uri, mtime_ns=probe.mtime_ns)
+        if _is_there(moved):
+            return moved
+    return piece
 
 
-def _file_is(uri: str, size_bytes: int, mtime_ns: int) -> bool:
+def _is_there(piece: Piece) -> bool:
     try:
-        return size_and_time(uri) == (size_bytes, mtime_ns)
+        return size_and_time(piece.uri) == (piece.size_bytes, piece.mtime_ns)
     except VideoError:
         return False

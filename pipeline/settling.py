@@ -24,17 +24,17 @@ def settle_ids(
     pieces = {piece.video_id: piece for spec in existing for piece in spec.pieces}
     superseded = {probe.source.identity for probe in fresh}
     standing = [p for p in known if p.reject is None and p.source.identity not in superseded]
-    id_of_content = {_content(probe): probe.video_id for probe in standing} | {
-        _piece_content(piece): video_id for video_id, piece in pieces.items()
+    id_of_content = {probe_content(probe): probe.video_id for probe in standing} | {
+        piece_content(piece): video_id for video_id, piece in pieces.items()
     }
     usable = [probe for probe in fresh if probe.reject is None]
     claims: dict[str, set[Content]] = {}
     for probe in usable:
-        claims.setdefault(probe.video_id, set()).add(_content(probe))
-    held = {video_id: _piece_content(piece) for video_id, piece in pieces.items()}
+        claims.setdefault(probe.video_id, set()).add(probe_content(probe))
+    held = {video_id: piece_content(piece) for video_id, piece in pieces.items()}
     for probe in standing:
         for video_id in (probe.video_id, video_id_of(probe.source, probe.content_sha256)):
-            held.setdefault(video_id, _content(probe))
+            held.setdefault(video_id, probe_content(probe))
     settled: dict[int, Probe] = {}
     by_content: dict[Content, list[int]] = {}
     for number, probe in enumerate(fresh):
@@ -42,7 +42,7 @@ def settle_ids(
         if probe.reject is not None:
             continue
         holder = held.get(probe.video_id)
-        if holder is not None and holder != _content(probe):
+        if holder is not None and holder != probe_content(probe):
             piece = pieces.get(probe.video_id)
             same_file = piece is not None and piece.uri == probe.source.uri
             reason = "source_changed" if same_file else "id_conflict"
@@ -52,7 +52,7 @@ def settle_ids(
             detail = f"{probe.video_id!r} is given to {len(claims[probe.video_id])} contents"
             settled[number] = probe.rejected("id_conflict", detail, stage="plan")
         else:
-            by_content.setdefault(_content(probe), []).append(number)
+            by_content.setdefault(probe_content(probe), []).append(number)
     for content, numbers in by_content.items():
         given = [i for n in numbers if (i := fresh[n].source.video_id) is not None]
         own = fresh[numbers[0]].video_id
@@ -62,9 +62,11 @@ def settle_ids(
     return [settled[number] for number in range(len(fresh))]
 
 
-def _content(probe: Probe) -> Content:
+def probe_content(probe: Probe) -> Content:
+    """What video a probe is of."""
     return probe.content_sha256, probe.source.start_seconds, probe.source.end_seconds
 
 
-def _piece_content(piece: Piece) -> Content:
+def piece_content(piece: Piece) -> Content:
+    """What video a piece is of."""
     return piece.content_sha256, piece.start_seconds, piece.end_seconds

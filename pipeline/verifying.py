@@ -144,14 +144,15 @@ def _check_shard(
         result.add("missing_sidecar", sidecar_path, "not there")
     else:
         try:
-            sidecar = Sidecar.from_json(sidecar_path.read_bytes(), where=sidecar_path.name)
+            text = sidecar_path.read_bytes()
+            sidecar = Sidecar.from_json(text, where=sidecar_path.name)
         except (CacheDamaged, OSError) as error:
             result.add("damaged_sidecar", sidecar_path, str(error))
     if sidecar is not None:
         told = (sidecar.tar_sha256, sidecar.tar_bytes, len(sidecar.samples))
         if told != (entry.sha256, entry.tar_bytes, entry.num_samples):
             result.add("damaged_sidecar", sidecar_path, "contradicts cache.json")
-        if entry.sidecar_sha256 not in ("", _sha256(_read(sidecar_path))):
+        if entry.sidecar_sha256 not in ("", _sha256(text)):
             result.add("damaged_sidecar", sidecar_path, "its sha256 is not the one in cache.json")
         if sidecar.recipe_fingerprint != info.fingerprint:
             detail = f"{sidecar.recipe_fingerprint[:8]}, the cache has {info.fingerprint[:8]}"
@@ -286,17 +287,15 @@ def _check_videos(sidecars: list[Sidecar], result: Verification) -> None:
     for sidecar in sidecars:
         for entry in sidecar.samples:
             videos.setdefault(entry.video_id, []).append(entry)
+    gaps: dict[str, set[int]] = {}
+    for sidecar in sidecars:
+        for gap in sidecar.missing:
+            clips = range(gap.first_clip, gap.first_clip + gap.num_clips)
+            gaps.setdefault(gap.video_id, set()).update(clips)
     for video_id, entries in videos.items():
         entries.sort(key=lambda entry: entry.clip_index)
-        gaps = {
-            index
-            for sidecar in sidecars
-            for gap in sidecar.missing
-            if gap.video_id == video_id
-            for index in range(gap.first_clip, gap.first_clip + gap.num_clips)
-        }
         found = {entry.clip_index for entry in entries}
-        lost = set(range(max(found))) - found - gaps
+        lost = set(range(max(found))) - found - gaps.get(video_id, set())
         if lost:
             result.add("counts", video_id, f"clip {min(lost)} is neither cached nor missing")
         for before, after in itertools.pairwise(entries):
