@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from schemas.timeline import TOLERANCE_SECONDS, Grid, display_ranges, displayed_indices
 
@@ -88,6 +89,44 @@ Sampled = Generator[SampledFrame[Picture], None, float]
 """Samples in order of k; returns where the last of them ends."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleTimes:
+    """The samples of a window over frames whose times are all known."""
+
+    ks: range
+    ranks: npt.NDArray[np.int64]
+    """(K,) the frame on display, counted in the order of display."""
+    grid_seconds: npt.NDArray[np.float64]
+    """(K,)"""
+    display_seconds: npt.NDArray[np.float64]
+    """(K, 2) [start, end) of its display."""
+    end_seconds: float
+    """Where the last sample ends."""
+
+
+def choose_samples(
+    times: npt.NDArray[np.float64], *, duration_seconds: float, window: Window
+) -> SampleTimes:
+    """The samples in the window over frames at `times`, (N,) increasing, at least one.
+
+    `duration_seconds` is the last frame's as the container says; 0 where it does not.
+    """
+    grid = window.grid(float(times[0]))
+    ranks = displayed_indices(times, grid)
+    interval = float(times[-1] - times[-2]) if len(times) > 1 else 0.0
+    duration = last_duration(duration_seconds, interval, window.fps)
+    ranges = display_ranges(times, last_duration_seconds=duration)
+    wanted = window.clip(0, len(ranks))
+    ranks_wanted = ranks[wanted.start : max(wanted.start, wanted.stop)]
+    return SampleTimes(
+        ks=wanted,
+        ranks=ranks_wanted,
+        grid_seconds=np.array([grid.time(k) for k in wanted], dtype=np.float64),
+        display_seconds=ranges[ranks_wanted],
+        end_seconds=_video_end(grid, window, len(ranks), float(ranges[-1, 1])),
+    )
+
+
 def sample_in_order(
     frames: Iterable[TimedFrame], *, window: Window, convert: Convert[Picture]
 ) -> Sampled[Picture]:
@@ -146,26 +185,21 @@ def sample_any_order(
     times = seconds[order]
     if in_display_order():
         order = np.arange(len(times))
-    grid = window.grid(float(times[0]))
-    ranks = displayed_indices(times, grid)
-    interval = float(times[-1] - times[-2]) if len(times) > 1 else 0.0
-    duration = last_duration(listed[int(order[-1])][1], interval, window.fps)
-    ranges = display_ranges(times.tolist(), last_duration_seconds=duration)
-    wanted = window.clip(0, len(ranks))
-    numbers = {int(order[ranks[k]]) for k in wanted}
+    duration = listed[int(order[-1])][1]
+    chosen = choose_samples(times, duration_seconds=duration, window=window)
+    numbers = set(order[chosen.ranks].tolist())
     pictures = {
         number: convert(frame.frame) for number, frame in enumerate(decode()) if number in numbers
     }
-    for k in wanted:
-        rank = ranks[k]
+    for i, k in enumerate(chosen.ks):
         yield SampledFrame(
             k=k,
-            grid_seconds=grid.time(k),
-            start_seconds=float(ranges[rank, 0]),
-            end_seconds=float(ranges[rank, 1]),
-            picture=pictures[int(order[rank])],
+            grid_seconds=float(chosen.grid_seconds[i]),
+            start_seconds=float(chosen.display_seconds[i, 0]),
+            end_seconds=float(chosen.display_seconds[i, 1]),
+            picture=pictures[int(order[chosen.ranks[i]])],
         )
-    return _video_end(grid, window, len(ranks), float(ranges[-1, 1]))
+    return chosen.end_seconds
 
 
 def assemble_clips(

@@ -8,7 +8,6 @@ sample at t_k is the frame displayed then: the largest time <= t_k + TOLERANCE. 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,7 +83,7 @@ def num_clips(num_samples: int, frames_per_clip: int) -> int:
 
 
 def display_ranges(
-    times: Sequence[float], *, last_duration_seconds: float
+    times: npt.ArrayLike, *, last_duration_seconds: float
 ) -> npt.NDArray[np.float64]:
     """(N, 2) float64: [start, end) during which each frame is displayed.
 

@@ -1,0 +1,164 @@
+"""Decode the wanted frames only, and check that they are what decoding all would have given.
+
+Runs inside the decoder process. Within a run, a packet to which no other refers is skipped unless
+its own frame is wanted; between runs, the decoder is emptied. Whatever looks different from what
+the packets promised ends with NotSelectable: the caller then decodes all frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import av
+import av.error
+import numpy as np
+
+from pipeline.frames import Tally
+from pipeline.opening import check_pixels
+from pipeline.packets import PacketTable
+from pipeline.rereading import PacketReader
+from pipeline.sampling import Convert, Picture, SampledFrame
+from pipeline.scheduling import NotSelectable, Run, Schedule
+from schemas.errors import VideoError
+
+CHECKED_PACKETS = 16
+"""Of the first run: nothing is skipped among them, and each has to give its frame. Fields stored
+in two packets, and packets without a picture, show here."""
+
+
+class FrameSelector:
+    """Decodes runs of one video, in order, in one codec context."""
+
+    def __init__(
+        self,
+        stream: Any,
+        *,
+        reader: PacketReader,
+        table: PacketTable,
+        schedule: Schedule,
+        tally: Tally,
+        skips_disposable: bool,
+        max_pixels: int,
+    ) -> None:
+        self._context = stream.codec_context
+        self._context.thread_count = 1
+        # Refused before memory is taken; a damaged packet raises and is not concealed.
+        self._context.options = {"max_pixels": str(max_pixels), "err_detect": "explode"}
+        self._reader = reader
+        self._table = table
+        self._schedule = schedule
+        self._tally = tally
+        self._skips = skips_disposable
+        self._max_pixels = max_pixels
+        self._complaints = _num_complaints()
+
+    def sample(
+        self, runs: Sequence[Run], convert: Convert[Picture]
+    ) -> Iterator[SampledFrame[Picture]]:
+        """The samples of some runs of the schedule. NotSelectable: see above. VideoError."""
+        samples, ticks = self._schedule.samples, self._schedule.ticks
+        for run in runs:
+            next_sample = run.first_sample
+            for frame in self._decode(run):
+                if next_sample == run.stop_sample:
+                    continue
+                expected = int(ticks[samples.ranks[next_sample]])
+                if frame.pts > expected:
+                    raise NotSelectable("a wanted frame does not come")
+                if frame.pts < expected:
+                    continue
+                picture = convert(frame)
+                rank = samples.ranks[next_sample]
+                while next_sample < run.stop_sample and samples.ranks[next_sample] == rank:
+                    yield SampledFrame(
+                        k=samples.ks[next_sample],
+                        grid_seconds=float(samples.grid_seconds[next_sample]),
+                        start_seconds=float(samples.display_seconds[next_sample, 0]),
+                        end_seconds=float(samples.display_seconds[next_sample, 1]),
+                        picture=picture,
+                    )
+                    next_sample += 1
+            if next_sample != run.stop_sample:
+                raise NotSelectable("a wanted frame does not come")
+
+    def _decode(self, run: Run) -> Iterator[Any]:
+        # In the order of display, checked.
+        checked = range(0)
+        if run.first == 0:
+            checked = range(min(run.stop, CHECKED_PACKETS))
+        due = {self._table.pts[n] for n in checked if self._table.is_shown[n]}
+        is_first = True
+        for frame in self._frames(run, checked):
+            if is_first and not self._is_entry(frame, run):
+                raise NotSelectable("the first frame of a run is not its key frame")
+            is_first = False
+            self._check(frame)
+            due.discard(frame.pts)
+            yield frame
+        if due:
+            raise NotSelectable("packets and frames do not match")
+
+    def _is_entry(self, frame: Any, run: Run) -> bool:
+        if not self._table.is_shown[run.first]:
+            return run.first == 0  # an edit list hides the key frame; decoding all begins there too
+        return bool(frame.key_frame and frame.pts == self._table.pts[run.first])
+
+    def _frames(self, run: Run, checked: range) -> Iterator[Any]:
+        samples, ticks = self._schedule.samples, self._schedule.ticks
+        wanted = set(ticks[samples.ranks[run.first_sample : run.stop_sample]].tolist())
+        key_pts = self._table.pts[run.first]
+        skips = False
+        for number, packet in self._reader.read(run.first, run.stop):
+            pts = self._table.pts[number]
+            if pts < key_pts:
+                continue  # needs frames from before the run, and nothing in the run needs it
+            if self._skips and skips != (pts not in wanted and number not in checked):
+                skips = not skips
+                self._context.skip_frame = "NONREF" if skips else "DEFAULT"
+            yield from self._send(packet)
+        yield from self._send(None)
+        self._context.flush_buffers()
+
+    def _send(self, packet: Any) -> Sequence[Any]:
+        try:
+            frames: Sequence[Any] = self._context.decode(packet)
+        except MemoryError as error:
+            raise VideoError("out_of_memory", "while decoding") from error
+        except EOFError:
+            return ()
+        except av.error.FFmpegError as error:
+            raise NotSelectable("a packet does not decode") from error
+        if _num_complaints() != self._complaints:
+            raise NotSelectable("the decoder complains")
+        return frames
+
+    def _check(self, frame: Any) -> None:
+        check_pixels(frame.width, frame.height, max_pixels=self._max_pixels)
+        self._tally.num_frames += 1
+        if frame.is_corrupt:
+            raise NotSelectable("a damaged frame")
+        if frame.pts is None:
+            raise NotSelectable("a frame without a time")
+        ticks = self._schedule.ticks
+        place = int(np.searchsorted(ticks, frame.pts))
+        if place == len(ticks) or ticks[place] != frame.pts:
+            raise NotSelectable("a frame with a time that no packet has")
+        if frame.interlaced_frame:
+            raise NotSelectable("interlaced")
+
+
+def skips_disposable(stream: Any, codec: str) -> bool:
+    """Whether leaving out disposable packets is exact for this stream.
+
+    HEVC: a frame that its own temporal layer does not refer to may serve a higher layer, so there
+    must be one layer; ISO/IEC 14496-15 has their number in byte 21 of hvcC.
+    """
+    if codec != "hevc":
+        return True
+    extra = stream.codec_context.extradata or b""
+    return len(extra) > 21 and extra[0] == 1 and (extra[21] >> 3) & 7 == 1
+
+
+def _num_complaints() -> int:
+    return int(av.logging.get_last_error()[0])
