@@ -15,26 +15,113 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import messages
+from pipeline.slots import SharedMemory
 from schemas.errors import VideoError, WorkerDied
 from schemas.recipe import DecodeLimits
 from schemas.reject import REASONS
 
-ANSWERS = ("alive", "clip", "done", "facts", "reject", "times_go_back", "bug")
+GOES_ON = ("schedule", "sample", "sound")
+"""Answers that others follow."""
+ENDS = ("done", "facts", "reject", "start_again", "cancelled", "bug")
 START_SECONDS = 60.0
+CANCEL_SECONDS = 5.0
 MAX_VIDEOS_PER_CHILD = 512
 """Native libraries leak a little; a fresh child is cheap."""
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "OPENBLAS_CORETYPE")
+
+
+class Exchange:
+    """One request to a decoder process and its answers."""
+
+    def __init__(self, process: DecoderProcess, *, duration_seconds: float) -> None:
+        self._process = process
+        self._limits = process.limits
+        self._budget_seconds = self._limits.base_seconds + self._limits.factor * duration_seconds
+        self._receiver = process.receiver
+        self._budget_end = self._receiver.waited_seconds + self._budget_seconds
+        self.finished = False
+
+    def answers(self) -> Iterator[tuple[dict[str, Any], bytearray]]:
+        """The answers up to the last one. May be called again to go on.
+
+        VideoError: a reject by the child, timed_out, crashed. RuntimeError: a bug in the child. The
+        time limits count waiting only, not what the caller does between answers. A child that
+        breaks them, or that the caller turns away from with an error, is killed.
+        """
+        while not self.finished:
+            try:
+                answer, payload = self._receive()
+            except BaseException:
+                self._kill()
+                raise
+            kind = answer["kind"]
+            self.finished = kind in ENDS
+            if kind == "reject":
+                raise VideoError(answer["reason"], answer["detail"])
+            if kind == "bug":
+                self._kill()
+                raise RuntimeError(f"in the decoder process:\n{answer['traceback']}")
+            if kind != "alive":
+                yield answer, payload
+
+    def send(self, message: dict[str, Any]) -> None:
+        """A word to the child while it works. VideoError: crashed."""
+        try:
+            self._process.send(message)
+        except messages.PipeClosed as error:
+            self._kill()
+            raise VideoError("crashed", "it reads no more") from error
+
+    def abandon(self) -> None:
+        """End the work in hand; the child stays in service where it can."""
+        if self.finished:
+            return
+        self._budget_end = self._receiver.waited_seconds + CANCEL_SECONDS
+        try:
+            self.send({"kind": "cancel"})
+            for answer, _ in self.answers():
+                if answer.get("slot") is not None:
+                    self.send({"kind": "free", "slot": answer["slot"]})
+        except (VideoError, RuntimeError):
+            self._kill()
+
+    def _kill(self) -> None:
+        self.finished = True
+        self._process.kill()
+
+    def _receive(self) -> tuple[dict[str, Any], bytearray]:
+        over_budget = f"more than {self._budget_seconds:.0f} s"
+        left = self._budget_end - self._receiver.waited_seconds
+        if left <= 0:
+            raise VideoError("timed_out", over_budget)
+        stall = min(self._limits.stall_seconds, left)
+        try:
+            answer, payload = self._receiver.receive(timeout_seconds=stall)
+            known = answer.get("kind") in ("alive", *GOES_ON, *ENDS)
+            if not known or answer.get("reason", "crashed") not in REASONS:
+                raise messages.Damaged("the decoder process sent something else than an answer")
+            return answer, payload
+        except messages.WaitedTooLong:
+            detail = f"no progress within {self._limits.stall_seconds:.0f} s"
+            if stall < self._limits.stall_seconds:
+                detail = over_budget
+            raise VideoError("timed_out", detail) from None
+        except (messages.PipeClosed, messages.Damaged) as error:
+            raise self._process.post_mortem(error) from None
 
 
 class DecoderProcess:
     """A child process that probes and decodes; a context manager."""
 
     def __init__(self, limits: DecodeLimits) -> None:
-        self._limits = limits
+        self.limits = limits
         self._child: subprocess.Popen[bytes] | None = None
         self._receiver: messages.Receiver | None = None
+        self._memory: SharedMemory | None = None
         self._log: Any = None
         self._num_videos = 0
+        self._is_ready = False
+        self._exchange: Exchange | None = None
 
     def __enter__(self) -> DecoderProcess:
         return self
@@ -47,63 +134,71 @@ class DecoderProcess:
         """Of the child in service, if there is one."""
         return self._child.pid if self._child else None
 
+    @property
+    def is_idle(self) -> bool:
+        return self._exchange is None or self._exchange.finished
+
+    @property
+    def receiver(self) -> messages.Receiver:
+        """Of the child in service."""
+        assert self._receiver is not None
+        return self._receiver
+
+    @property
+    def memory(self) -> SharedMemory:
+        """Shared with the child in service."""
+        assert self._memory is not None
+        return self._memory
+
+    def start(
+        self, message: dict[str, Any], *, duration_seconds: float, shared_bytes: int = 0
+    ) -> Exchange:
+        """Send one request; the process must be idle. WorkerDied: no child starts.
+
+        `shared_bytes` is how much memory both sides need to share for it.
+        """
+        assert self.is_idle
+        self._ensure()
+        try:
+            self.memory.grow(shared_bytes)
+            self.send(message)
+        except messages.PipeClosed:  # died while it was idle: not the next video's fault
+            self.kill()
+            self._ensure()
+            self.memory.grow(shared_bytes)
+            self.send(message)
+        self._num_videos += 1
+        self._exchange = Exchange(self, duration_seconds=duration_seconds)
+        return self._exchange
+
     def request(
         self, message: dict[str, Any], *, duration_seconds: float
     ) -> Iterator[tuple[dict[str, Any], bytearray]]:
-        """Send one request and give its answers up to the last one, which is not an "alive".
-
-        VideoError: a reject by the child, timed_out, crashed. RuntimeError: a bug in the child.
-        The time limit counts waiting only, not what the caller does between answers.
-        """
-        receiver = self._start()
-        assert self._child is not None and self._child.stdin is not None
-        self._num_videos += 1
-        budget_seconds = self._limits.base_seconds + self._limits.factor * duration_seconds
-        budget_end = receiver.waited_seconds + budget_seconds
-        over_budget = f"more than {budget_seconds:.0f} s"
-        stall = self._limits.stall_seconds
-        finished = False
+        """`start` and the answers; errors as of `Exchange.answers`."""
+        exchange = self.start(message, duration_seconds=duration_seconds)
         try:
-            messages.send(self._child.stdin.fileno(), message)
-            while not finished:
-                left = budget_end - receiver.waited_seconds
-                if left <= 0:
-                    raise VideoError("timed_out", over_budget)
-                stall = min(self._limits.stall_seconds, left)
-                answer, payload = receiver.receive(timeout_seconds=stall)
-                kind = answer.get("kind")
-                if kind not in ANSWERS or answer.get("reason", "crashed") not in REASONS:
-                    raise messages.Damaged("the decoder process sent something else than an answer")
-                if kind == "alive":
-                    continue
-                finished = kind != "clip"
-                if kind == "reject":
-                    raise VideoError(answer["reason"], answer["detail"])
-                if kind == "bug":
-                    raise RuntimeError(f"in the decoder process:\n{answer['traceback']}")
-                yield answer, payload
-        except messages.WaitedTooLong:
-            detail = f"no progress within {self._limits.stall_seconds:.0f} s"
-            if stall < self._limits.stall_seconds:
-                detail = over_budget
-            raise VideoError("timed_out", detail) from None
-        except (messages.PipeClosed, messages.Damaged) as error:
-            raise self._post_mortem(error) from None
+            yield from exchange.answers()
         finally:
-            if not finished:
-                self._kill()
+            exchange.abandon()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """messages.PipeClosed: nobody reads."""
+        if self._child is None or self._child.stdin is None:
+            raise messages.PipeClosed
+        messages.send(self._child.stdin.fileno(), message)
 
     def close(self) -> None:
         """End the child; closing twice is fine."""
-        self._kill()
+        self.kill()
 
-    def _start(self, *, again: bool = True) -> messages.Receiver:
-        if self._num_videos >= MAX_VIDEOS_PER_CHILD or (
-            self._child is not None and self._child.poll() is not None
+    def spawn(self) -> None:
+        """Start the child where there is none, without waiting until it is ready."""
+        if self._child is not None and (
+            self._num_videos >= MAX_VIDEOS_PER_CHILD or self._child.poll() is not None
         ):
-            self._kill()
-        if self._child is not None and self._receiver is not None:
-            return self._receiver
+            self.kill()
+        if self._child is not None:
+            return
         root = str(Path(__file__).resolve().parents[1])
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {
@@ -112,32 +207,43 @@ class DecoderProcess:
             "OPENBLAS_NUM_THREADS": "1",
         }
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        self._memory = SharedMemory.make()
+        arguments = [str(self.limits.memory_bytes), str(self._memory.fd)]
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pipeline.jailed", str(self._limits.memory_bytes)],
+            [sys.executable, "-P", "-m", "pipeline.jailed", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             env=environment,
+            pass_fds=[self._memory.fd],
             bufsize=0,
             start_new_session=True,  # Ctrl-C is for the owner, which then closes the pipes
         )
         assert self._child.stdout is not None
         self._receiver = messages.Receiver(self._child.stdout.fileno())
         self._num_videos = 0
-        try:
-            self._receiver.receive(timeout_seconds=START_SECONDS)
-        except (messages.PipeClosed, messages.WaitedTooLong, messages.Damaged):
-            log = self._tail()
-            self._kill()
-            if again:
-                return self._start(again=False)
-            raise WorkerDied(
-                f"the decoder process does not start: {log or 'it ended without a word'}",
-                hint="see: pipeline doctor; it may lack memory",
-            ) from None
-        return self._receiver
+        self._is_ready = False
 
-    def _post_mortem(self, error: Exception) -> VideoError:
+    def _ensure(self) -> None:
+        for last_try in (False, True):
+            self.spawn()
+            if self._is_ready:
+                return
+            try:
+                self.receiver.receive(timeout_seconds=START_SECONDS)
+            except (messages.PipeClosed, messages.WaitedTooLong, messages.Damaged):
+                log = self._tail()
+                self.kill()
+                if last_try:
+                    raise WorkerDied(
+                        f"the decoder process does not start: {log or 'it ended without a word'}",
+                        hint="see: pipeline doctor; it may lack memory",
+                    ) from None
+            else:
+                self._is_ready = True
+
+    def post_mortem(self, error: Exception) -> VideoError:
+        """Why the child in service no longer answers."""
         assert self._child is not None
         if isinstance(error, messages.Damaged):
             return VideoError("crashed", str(error))
@@ -148,7 +254,7 @@ class DecoderProcess:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         log = self._tail()
         if "MemoryError" in log or "Cannot allocate memory" in log:
-            return VideoError("out_of_memory", f"more than {self._limits.memory_bytes} bytes")
+            return VideoError("out_of_memory", f"more than {self.limits.memory_bytes} bytes")
         return VideoError("crashed", f"{how}: {log}" if log else how)
 
     def _tail(self) -> str:
@@ -157,7 +263,8 @@ class DecoderProcess:
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else ""
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """End the child at once; the next request starts another one."""
         if self._child is None:
             return
         self._child.kill()
@@ -165,4 +272,6 @@ class DecoderProcess:
         for pipe in (self._child.stdin, self._child.stdout, self._log):
             if pipe is not None:
                 pipe.close()
-        self._child = self._receiver = self._log = None
+        if self._memory is not None:
+            self._memory.close()
+        self._child = self._receiver = self._memory = self._log = None
