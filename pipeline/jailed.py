@@ -97,13 +97,14 @@ def _decode(
     in_order: bool,
 ) -> None:
     from pipeline.frames import Tally, decode_frames
-    from pipeline.pixels import Pictures, join_pictures
+    from pipeline.pixels import Converter, Pictures, join_pictures
     from pipeline.sampling import Window, assemble_clips, sample_any_order, sample_in_order
 
     tally = Tally()
     known_problems: int | None = None
     alive = _heartbeat(answer)
     wanted = Window(**window)
+    converter = Converter(sizes=sizes, preview_height=preview_height)
 
     def decode() -> Iterator[Any]:
         nonlocal tally
@@ -121,12 +122,7 @@ def _decode(
         if known_problems is None:
             # Damage ahead of a later piece of a video is that of the pieces before.
             known_problems = tally.num_problems if wanted.first_k else 0
-        return Pictures.of(
-            frame,
-            sample_aspect=tally.sample_aspect,
-            sizes=sizes,
-            preview_height=preview_height,
-        )
+        return converter.convert(frame, sample_aspect=tally.sample_aspect)
 
     samples = (
         sample_in_order(decode(), window=wanted, convert=convert)

@@ -1,7 +1,7 @@
 """A decoded frame as the viewer sees it, at the encoders' sizes. Runs in the decoder process only.
 
-One treatment for all: the frame's own colour matrix and range to full-range RGB, rotation by the
-display matrix, then one resize from the full picture; see docs/decisions/0004-pixels.md.
+`scaling` makes a picture of each size from the frame as coded; here it is turned by the display
+matrix. The choices are in docs/decisions/0004-pixels.md.
 """
 
 from __future__ import annotations
@@ -10,20 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import av.error
 import numpy as np
 import numpy.typing as npt
-from av.video.reformatter import ColorRange, Interpolation
 from PIL import Image
 
-from schemas.errors import VideoError
+from pipeline.scaling import Scaler, first_field
 
-_FLAGS = (
-    Interpolation.BICUBIC
-    | Interpolation.FULL_CHR_H_INT
-    | Interpolation.ACCURATE_RND
-    | Interpolation.BITEXACT
-)
 MAX_PREVIEW_ASPECT = 4.0
 
 
@@ -59,31 +51,6 @@ class Shape:
         )
 
 
-def to_rgb(frame: Any, *, rotation: int) -> npt.NDArray[np.uint8]:
-    """(H, W, 3) uint8, upright, at the coded size. VideoError: unsupported_codec, out_of_memory."""
-    try:
-        converted = frame.reformat(
-            format="rgb24",
-            interpolation=_FLAGS,
-            src_color_range=frame.color_range,
-            dst_color_range=ColorRange.JPEG,
-            threads=1,
-        )
-    except MemoryError as error:
-        raise VideoError("out_of_memory", "while converting to RGB") from error
-    except av.error.FFmpegError as error:
-        detail = f"pixels of the format {frame.format.name} cannot be converted"
-        raise VideoError("unsupported_codec", detail) from error
-    rgb_HWC: npt.NDArray[np.uint8] = converted.to_ndarray()
-    return np.ascontiguousarray(np.rot90(rgb_HWC, k=rotation // 90)) if rotation else rgb_HWC
-
-
-def resize(rgb_HWC: npt.NDArray[np.uint8], *, width: int, height: int) -> npt.NDArray[np.uint8]:
-    """(height, width, 3) uint8: both sides to size, bicubic with antialiasing (Pillow)."""
-    image = Image.fromarray(rgb_HWC)
-    return np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
-
-
 def preview_size(shape: Shape, *, height: int) -> tuple[int, int]:
     """(width, height) of one frame of the preview strip."""
     aspect = min(shape.display_width / shape.display_height, MAX_PREVIEW_ASPECT)
@@ -100,27 +67,47 @@ class Pictures:
     preview: npt.NDArray[np.uint8] | None
     """(H, W, 3), small."""
 
-    @classmethod
-    def of(
-        cls,
-        frame: Any,
-        *,
-        sample_aspect: float,
-        sizes: Mapping[str, tuple[int, int]],
-        preview_height: int | None,
-    ) -> Pictures:
-        """Convert a frame; `sizes` is stream -> (width, height). VideoError: of `to_rgb`."""
+
+class Converter:
+    """Makes the pictures of the frames of one video, one after the other."""
+
+    def __init__(self, *, sizes: Mapping[str, tuple[int, int]], preview_height: int | None) -> None:
+        """`sizes` is stream -> (width, height)."""
+        self._sizes = {name: (width, height) for name, (width, height) in sizes.items()}
+        self._preview_height = preview_height
+        self._scalers = {size: Scaler() for size in self._sizes.values()}
+        self._preview_scaler = Scaler()
+
+    def convert(self, frame: Any, *, sample_aspect: float) -> Pictures:
+        """Convert a frame of any size and format; the frame stays as it is.
+
+        VideoError: unsupported_codec, out_of_memory.
+        """
         shape = Shape.of(frame, sample_aspect=sample_aspect)
-        rgb_HWC = to_rgb(frame, rotation=shape.rotation)
+        source = first_field(frame)
+        # Streams of the same size share their pictures.
+        by_size = {
+            size: _upright(source, size, scaler=scaler, rotation=shape.rotation)
+            for size, scaler in self._scalers.items()
+        }
         preview = None
-        if preview_height is not None:
-            width, height = preview_size(shape, height=preview_height)
-            preview = resize(rgb_HWC, width=width, height=height)
-        return cls(
+        if self._preview_height is not None:
+            size = preview_size(shape, height=self._preview_height)
+            preview = _upright(source, size, scaler=self._preview_scaler, rotation=shape.rotation)
+        return Pictures(
             shape=shape,
-            frames={name: resize(rgb_HWC, width=w, height=h) for name, (w, h) in sizes.items()},
+            frames={name: by_size[size] for name, size in self._sizes.items()},
             preview=preview,
         )
+
+
+def _upright(
+    frame: Any, size: tuple[int, int], *, scaler: Scaler, rotation: int
+) -> npt.NDArray[np.uint8]:
+    """(height, width, 3) uint8, C-contiguous, turned by `rotation`; `size` is (width, height)."""
+    width, height = size[::-1] if rotation in (-90, 90) else size
+    picture_HWC = scaler.scale(frame, width=width, height=height)
+    return np.ascontiguousarray(np.rot90(picture_HWC, k=rotation // 90))
 
 
 def join_pictures(pictures: Sequence[Pictures]) -> dict[str, list[npt.NDArray[np.uint8]]]:
@@ -132,7 +119,14 @@ def join_pictures(pictures: Sequence[Pictures]) -> dict[str, list[npt.NDArray[np
         previews = [p.preview for p in pictures if p.preview is not None]
         joined[""] = [
             # The picture's size may change in the middle of a video.
-            p if p.shape == first.shape else resize(p, width=width, height=height)
+            p if p.shape == first.shape else _resize(p, width=width, height=height)
             for p in previews
         ]
     return joined
+
+
+def _resize(
+    picture_HWC: npt.NDArray[np.uint8], *, width: int, height: int
+) -> npt.NDArray[np.uint8]:
+    image = Image.fromarray(picture_HWC)
+    return np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))

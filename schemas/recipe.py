@@ -49,8 +49,12 @@ class DecodeSpec:
     """How a frame becomes pixels; docs/decisions/0004-pixels.md."""
 
     backend: Literal["pyav"] = "pyav"
+    pixels: Literal["displayed"] = "displayed"
+    """The treatment of colour, fields, alpha and rotation: as a viewer sees it, in 8-bit sRGB.
+
+    Another treatment gets another name, here and in 0004."""
     resize: Literal["squash"] = "squash"
-    """Both sides to the encoder's size, bicubic with antialiasing (Pillow), after rotation."""
+    """Both sides to the encoder's size, bicubic with antialiasing (libswscale), as upright."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,11 +168,12 @@ class Recipe:
 
         Streams are a list, so that their order counts. Defaults are dropped, so that a new
         optional field keeps old fingerprints: an existing default may never change its meaning.
+        The treatment of pixels is always named, so that its default can become another one.
         """
         return {
             "format": FORMAT_VERSION,
             "sampling": to_mapping(self.sampling, drop_defaults=True),
-            "decode": to_mapping(self.decode, drop_defaults=True),
+            "decode": to_mapping(self.decode, drop_defaults=True) | {"pixels": self.decode.pixels},
             "preview": to_mapping(self.preview, drop_defaults=True),
             "streams": [
                 {

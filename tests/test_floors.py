@@ -23,6 +23,7 @@ DECODER_PROCESS = {
     "pipeline.packets",
     "pipeline.frames",
     "pipeline.pixels",
+    "pipeline.scaling",
 }
 ROOMS = {
     "apache_beam": {"pipeline.transforms", "pipeline.options", "beam_runner"},

@@ -238,6 +238,7 @@ def test_fingerprint_ignores_explicit_defaults():
     explicit = tiny(
         "sampling.policy=displayed",
         "decode.backend=pyav",
+        "decode.pixels=displayed",
         "decode.resize=squash",
         "preview.enabled=true",
         "preview.height=64",
@@ -263,6 +264,10 @@ def test_fingerprint_ignores_limits(part, field):
 )
 def test_fingerprint_changes_with_every_field_that_shapes_the_bytes(part, field):
     assert fingerprint(replaced(tiny(), part, field)) != fingerprint(tiny())
+
+
+def test_the_identity_names_the_treatment_of_pixels_even_by_default():
+    assert tiny().identity(STAMPS)["decode"] == {"pixels": "displayed"}
 
 
 @pytest.mark.parametrize("field", list(encoder_spec("random-image").stamp()))
