@@ -47,7 +47,9 @@ def probe(root: Any, *, run_folder: RunFolder, recipe: Recipe) -> Any:
     )
 
 
-def build(root: Any, *, layout: CacheLayout, run_folder: RunFolder, recipe: Recipe) -> Any:
+def build(
+    root: Any, *, layout: CacheLayout, run_folder: RunFolder, recipe: Recipe, num_decoders: int
+) -> Any:
     """One ShardSpec in, one committed shard out; only its name leaves the step."""
     import apache_beam as beam
 
@@ -57,7 +59,7 @@ def build(root: Any, *, layout: CacheLayout, run_folder: RunFolder, recipe: Reci
         root
         | "Cache" >> beam.Create([str(layout.root)])
         | "ReadPlan" >> ReadPlan()
-        | "BuildShards" >> BuildShards(recipe, layout, run_folder)
+        | "BuildShards" >> BuildShards(recipe, layout, run_folder, num_decoders)
     )
 
 
@@ -115,7 +117,13 @@ def run(
                 watch("build", sum(spec.num_clips for spec in todo), run_folder),
                 open_root(options, run_folder=run_folder, num_elements=len(todo)) as root,
             ):
-                build(root, layout=layout, run_folder=run_folder, recipe=recipe)
+                build(
+                    root,
+                    layout=layout,
+                    run_folder=run_folder,
+                    recipe=recipe,
+                    num_decoders=options.decoders_per_worker,
+                )
 
         sidecars = read_sidecars(specs, layout)
         account = account_for(probes, sidecars)

@@ -33,6 +33,10 @@ class Tally:
     def num_problems(self) -> int:
         return self.num_errors + self.num_corrupt
 
+    def reset(self) -> None:
+        """Count from zero."""
+        self.num_frames = self.num_errors = self.num_corrupt = 0
+
 
 def decode_frames(
     path: str,

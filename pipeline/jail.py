@@ -34,7 +34,7 @@ class Exchange:
     """One request to a decoder process and its answers."""
 
     def __init__(self, process: DecoderProcess, *, duration_seconds: float) -> None:
-        self._process = process
+        self.process = process
         self._limits = process.limits
         self._budget_seconds = self._limits.base_seconds + self._limits.factor * duration_seconds
         self._receiver = process.receiver
@@ -52,14 +52,14 @@ class Exchange:
             try:
                 answer, payload = self._receive()
             except BaseException:
-                self._kill()
+                self.kill()
                 raise
             kind = answer["kind"]
             self.finished = kind in ENDS
             if kind == "reject":
                 raise VideoError(answer["reason"], answer["detail"])
             if kind == "bug":
-                self._kill()
+                self.kill()
                 raise RuntimeError(f"in the decoder process:\n{answer['traceback']}")
             if kind != "alive":
                 yield answer, payload
@@ -67,9 +67,9 @@ class Exchange:
     def send(self, message: dict[str, Any]) -> None:
         """A word to the child while it works. VideoError: crashed."""
         try:
-            self._process.send(message)
+            self.process.send(message)
         except messages.PipeClosed as error:
-            self._kill()
+            self.kill()
             raise VideoError("crashed", "it reads no more") from error
 
     def abandon(self) -> None:
@@ -83,11 +83,12 @@ class Exchange:
                 if answer.get("slot") is not None:
                     self.send({"kind": "free", "slot": answer["slot"]})
         except (VideoError, RuntimeError):
-            self._kill()
+            self.kill()
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """End the child at once."""
         self.finished = True
-        self._process.kill()
+        self.process.kill()
 
     def _receive(self) -> tuple[dict[str, Any], bytearray]:
         over_budget = f"more than {self._budget_seconds:.0f} s"
@@ -107,7 +108,7 @@ class Exchange:
                 detail = over_budget
             raise VideoError("timed_out", detail) from None
         except (messages.PipeClosed, messages.Damaged) as error:
-            raise self._process.post_mortem(error) from None
+            raise self.process.post_mortem(error) from None
 
 
 class DecoderProcess:

@@ -54,6 +54,10 @@ class Receiver:
         self._poll.register(fd, select.POLLIN | select.POLLHUP)
         self.waited_seconds = 0.0
 
+    def is_ready(self) -> bool:
+        """Whether a message has begun to come."""
+        return bool(self._poll.poll(0))
+
     def receive(self, *, timeout_seconds: float | None) -> tuple[dict[str, Any], bytearray]:
         """(message, payload). PipeClosed, Damaged, or WaitedTooLong for the whole message."""
         end = None if timeout_seconds is None else self.waited_seconds + timeout_seconds

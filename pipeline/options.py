@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pipeline.pool import num_cores
 from pipeline.run_folder import RunFolder
 from schemas.errors import UsageError, WorkerDied
 
@@ -29,11 +30,17 @@ class RunOptions:
 
     runner: Literal["local"] = "local"
     num_workers: int = 1
-    """Processes; each has its own encoders and its own decoder process."""
+    """Processes; each has its own encoders and its own decoder processes."""
+    num_decoders: int | None = None
+    """Decoder processes of each worker; None: as many as there are cores for it."""
     max_reject_rate: float = 1.0
     """In [0, 1]; a run with more rejects writes no cache.json."""
     beam_arguments: tuple[str, ...] = ()
     """Handed on to Beam as they are."""
+
+    @property
+    def decoders_per_worker(self) -> int:
+        return self.num_decoders or max(1, num_cores() // self.num_workers)
 
 
 @contextlib.contextmanager

@@ -6,17 +6,16 @@ matrix. The choices are in docs/decisions/0004-pixels.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from pipeline.scaling import Scaler, first_field
+from schemas.recipe import MAX_PREVIEW_ASPECT
 
-MAX_PREVIEW_ASPECT = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,25 +107,3 @@ def _upright(
     width, height = size[::-1] if rotation in (-90, 90) else size
     picture_HWC = scaler.scale(frame, width=width, height=height)
     return np.ascontiguousarray(np.rot90(picture_HWC, k=rotation // 90))
-
-
-def join_pictures(pictures: Sequence[Pictures]) -> dict[str, list[npt.NDArray[np.uint8]]]:
-    """Stream -> the frames of a clip; "" -> their previews, all as large as the first."""
-    joined = {name: [p.frames[name] for p in pictures] for name in pictures[0].frames}
-    first = pictures[0].preview
-    if first is not None:
-        height, width = first.shape[:2]
-        previews = [p.preview for p in pictures if p.preview is not None]
-        joined[""] = [
-            # The picture's size may change in the middle of a video.
-            p if p.shape == first.shape else _resize(p, width=width, height=height)
-            for p in previews
-        ]
-    return joined
-
-
-def _resize(
-    picture_HWC: npt.NDArray[np.uint8], *, width: int, height: int
-) -> npt.NDArray[np.uint8]:
-    image = Image.fromarray(picture_HWC)
-    return np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))

@@ -45,6 +45,8 @@ class Schedule:
     samples: SampleTimes
     ticks: npt.NDArray[np.int64]
     """(N,) times of all frames that are shown, increasing; `samples.ranks` index it."""
+    seconds: npt.NDArray[np.float64]
+    """(N,) the same in seconds."""
     runs: tuple[Run, ...]
 
     def segments(self) -> list[list[Run]]:
@@ -91,7 +93,8 @@ def schedule_runs(table: PacketTable, window: Window) -> Schedule:
     display_order = shown[np.argsort(pts[shown], kind="stable")]
     ticks = pts[display_order]
     duration = float(table.durations[int(display_order[-1])] * table.time_base)
-    samples = choose_samples(table.seconds(ticks), duration_seconds=duration, window=window)
+    seconds = table.seconds(ticks)
+    samples = choose_samples(seconds, duration_seconds=duration, window=window)
     wanted = display_order[samples.ranks]  # packet of each sample
     runs: list[Run] = []
     keys = np.flatnonzero(np.frombuffer(table.is_key, np.bool_))
@@ -118,7 +121,7 @@ def schedule_runs(table: PacketTable, window: Window) -> Schedule:
             )
         )
         begin = end
-    return Schedule(samples=samples, ticks=ticks, runs=tuple(runs))
+    return Schedule(samples=samples, ticks=ticks, seconds=seconds, runs=tuple(runs))
 
 
 def _next_key(is_key: npt.NDArray[np.bool_], index: int) -> int:

@@ -2,93 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import os
-import time
 import traceback
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from pipeline import messages
-from pipeline.frames import Tally, decode_frames
-from pipeline.opening import open_video
-from pipeline.packets import PacketTable, read_packet_facts, read_packet_table
-from pipeline.pixels import Converter, Pictures, most_preview_pixels
-from pipeline.rereading import PacketReader
-from pipeline.sampling import (
-    Sampled,
-    SampledFrame,
-    TimesGoBack,
-    Window,
-    sample_any_order,
-    sample_in_order,
-)
-from pipeline.scheduling import NotSelectable, Schedule, check_selectable, schedule_runs
-from pipeline.selecting import FrameSelector, skips_disposable
-from pipeline.slots import PREVIEW, SharedMemory, SlotLayout, write_slot
+from pipeline.owner import Cancelled, Owner
+from pipeline.packets import read_packet_facts
+from pipeline.pixels import Converter, Pictures
+from pipeline.sampler import VideoSampler
+from pipeline.sampling import SampledFrame, TimesGoBack, Window
+from pipeline.scheduling import NotSelectable
+from pipeline.slots import PREVIEW, SlotLayout, write_slot
 from schemas.errors import VideoError
-
-ALIVE_SECONDS = 1.0
-LOOK_SECONDS = 0.05
-"""How often a busy process looks whether its work is still wanted."""
-_MAX_TABLES = 2
-
-
-class Cancelled(Exception):
-    """The owner no longer wants the answer."""
-
-
-class Owner:
-    """The other end of the pipes."""
-
-    def __init__(self, *, in_fd: int, out_fd: int, memory: SharedMemory) -> None:
-        self._receiver = messages.Receiver(in_fd)
-        self._out_fd = out_fd
-        self.memory = memory
-        self._said_alive = self._looked = 0.0
-        self.free_slots: list[int] = []
-
-    def next_request(self) -> dict[str, Any]:
-        """Blocks. messages.PipeClosed: the owner is gone."""
-        while True:
-            request, _ = self._receiver.receive(timeout_seconds=None)
-            if request["kind"] not in ("free", "cancel"):  # of a request that is answered
-                self._said_alive = self._looked = time.monotonic()
-                return request
-
-    def answer(self, kind: str, payload: Any = (), **fields: Any) -> None:
-        messages.send(self._out_fd, {"kind": kind, **fields}, payload)
-
-    def alive(self) -> None:
-        """To be called often: says that there is progress. Cancelled."""
-        now = time.monotonic()
-        if now - self._looked > LOOK_SECONDS:
-            self._looked = now
-            while self._receiver.is_ready():
-                self._listen()
-        if now - self._said_alive > ALIVE_SECONDS:
-            self._said_alive = now
-            self.answer("alive")
-
-    def take_slot(self) -> int:
-        """A slot to write to; blocks until there is one. Cancelled."""
-        while not self.free_slots:
-            self._listen()
-        return self.free_slots.pop()
-
-    def _listen(self) -> None:
-        message, _ = self._receiver.receive(timeout_seconds=None)
-        if message["kind"] == "cancel":
-            raise Cancelled
-        self.free_slots.append(message["slot"])
 
 
 def serve(owner: Owner, request: dict[str, Any]) -> None:
     """Answer one request. messages.PipeClosed: the owner is gone."""
-    work: Callable[..., None] = {"probe": _probe, "decode": _decode}[request.pop("kind")]
+    kinds: dict[str, Callable[..., None]] = {"probe": _probe, "decode": _decode}
+    work = kinds[request.pop("kind")]
     try:
         work(owner, **request)
     except messages.PipeClosed:
@@ -117,9 +50,67 @@ def _probe(owner: Owner, *, path: str, max_pixels: int, max_duration_seconds: fl
     owner.answer("facts", facts=facts)
 
 
-def slot_layout(sizes: dict[str, Any], *, preview_height: int | None) -> SlotLayout:
-    """Of frames at the sizes, stream -> (width, height); both sides compute it."""
-    most_bytes = {name: 3 * width * height for name, (width, height) in sizes.items()}
-    if preview_height is not None:
-        most_bytes[PREVIEW] = 3 * most_preview_pixels(preview_height)
-    return SlotLayout.of(most_bytes)
+def _decode(
+    owner: Owner,
+    *,
+    path: str,
+    max_pixels: int,
+    max_duration_seconds: float,
+    window: dict[str, Any],
+    sizes: dict[str, tuple[int, int]],
+    preview_height: int | None,
+    picture_bytes: dict[str, int],
+    order: str,
+    part: int,
+    num_parts: int,
+) -> None:
+    layout = SlotLayout.of(picture_bytes)
+    owner.free_slots = list(range(layout.num_slots))
+    converter = Converter(sizes=sizes, preview_height=preview_height)
+    sampler = VideoSampler(
+        path,
+        window=Window(**window),
+        convert=lambda frame, aspect: converter.convert(frame, sample_aspect=aspect),
+        max_pixels=max_pixels,
+        max_duration_seconds=max_duration_seconds,
+        alive=owner.alive,
+    )
+    if order == "selected":
+        samples = sampler.selected(
+            part=part,
+            num_parts=num_parts,
+            announce=lambda stops: owner.answer("schedule", stops=stops),
+        )
+    else:
+        samples = sampler.sorted() if order == "sorted" else sampler.all()
+    tally = sampler.tally
+    previous: Pictures | None = None
+    while True:
+        try:
+            sample = next(samples)
+        except StopIteration as stop:
+            counts = {"num_frames_decoded": tally.num_frames, "num_decode_errors": tally.num_errors}
+            problems = tally.num_problems
+            owner.answer("done", end_seconds=stop.value, num_problems=problems, **counts)
+            return
+        fields = {"slot": None} if sample.picture is previous else _put(owner, layout, sample)
+        owner.answer(
+            "sample",
+            k=sample.k,
+            grid_seconds=sample.grid_seconds,
+            start_seconds=sample.start_seconds,
+            end_seconds=sample.end_seconds,
+            num_problems=tally.num_problems,
+            **fields,
+        )
+        previous = sample.picture
+
+
+def _put(owner: Owner, layout: SlotLayout, sample: SampledFrame[Pictures]) -> dict[str, Any]:
+    # The picture goes through the shared memory, the rest into the message.
+    pictures = dict(sample.picture.frames)
+    if sample.picture.preview is not None:
+        pictures[PREVIEW] = sample.picture.preview
+    slot = owner.take_slot()
+    shapes = write_slot(owner.memory, layout, slot, pictures)
+    return {"slot": slot, "pictures": shapes, "shape": asdict(sample.picture.shape)}

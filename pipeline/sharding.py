@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,12 +11,12 @@ from pathlib import PurePath
 
 import numpy as np
 
-from pipeline.decoding import ClipFrames, DecodeOutcome, StartAgain, decode_clips
+from pipeline.decoding import ClipFrames, DecodeOutcome, Order, StartAgain
 from pipeline.encoding import Features, StreamEncoders
-from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
-from pipeline.local_files import content_sha256, size_and_time, to_path
 from pipeline.packing import TarWriter, encode_preview
+from pipeline.pool import DecoderPool
+from pipeline.prefetching import DecodeAhead, first_order
 from pipeline.storage import publish, publish_bytes, temporary_file
 from schemas.errors import VideoError
 from schemas.plan import Piece, ShardSpec
@@ -38,7 +39,7 @@ class BuildTools:
     recipe: Recipe
     layout: CacheLayout
     encoders: StreamEncoders
-    process: DecoderProcess
+    pool: DecoderPool
     progress: Progress = lambda **_: None
 
 
@@ -64,10 +65,13 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
     if sidecar_path.exists():
         return Sidecar.from_json(sidecar_path.read_bytes(), where=str(sidecar_path))
     with temporary_file(layout.scratch, name=f"{spec.name}.tar") as temporary:
-        with TarWriter(temporary, place=layout.root) as writer:
+        ahead = DecodeAhead(
+            spec.pieces, recipe=tools.recipe, sizes=tools.encoders.sizes, pool=tools.pool
+        )
+        with TarWriter(temporary, place=layout.root) as writer, ahead:
             draft = _Draft(writer)
             for piece in spec.pieces:
-                _add_piece(piece, draft, tools)
+                _add_piece(piece, draft, ahead, tools)
             sha256, num_bytes = writer.finish()
         if draft.samples:
             publish(temporary, layout.tar(spec.name))
@@ -97,17 +101,18 @@ def library_versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in ("av", "numpy", "pillow", "reelcache")}
 
 
-def _add_piece(piece: Piece, draft: _Draft, tools: BuildTools) -> None:
+def _add_piece(piece: Piece, draft: _Draft, ahead: DecodeAhead, tools: BuildTools) -> None:
     mark = draft.writer.mark()
     try:
         try:
-            entries, video = _encode_piece(piece, draft.writer, tools)
+            entries, video = _encode_piece(piece, draft.writer, ahead, tools)
         except VideoError as error:
             # A decoder process may be killed for what is no fault of the video's, once.
             if error.reason != "crashed":
                 raise
             draft.writer.go_back(mark)
-            entries, video = _encode_piece(piece, draft.writer, tools)
+            order = first_order(piece)
+            entries, video = _encode_piece(piece, draft.writer, ahead, tools, order=order)
     except VideoError as error:
         draft.writer.go_back(mark)
         reject = Reject(
@@ -130,25 +135,23 @@ def _add_piece(piece: Piece, draft: _Draft, tools: BuildTools) -> None:
 
 
 def _encode_piece(
-    piece: Piece, writer: TarWriter, tools: BuildTools
+    piece: Piece,
+    writer: TarWriter,
+    ahead: DecodeAhead,
+    tools: BuildTools,
+    *,
+    order: Order | None = None,
 ) -> tuple[list[SampleEntry], VideoOutcome]:
-    path = _checked_path(piece)
-    before = size_and_time(piece.uri)
     mark = writer.mark()
-    reordered = piece.times_go_back
-    try:
+    why = ""
+    while True:
         try:
-            entries, outcome = _encode(piece, path, writer, tools, in_order=not reordered)
-        except StartAgain:
+            clips = ahead.clips(piece, order=order)
+            entries, outcome = _encode(clips, piece, writer, tools)
+            break
+        except StartAgain as again:
             writer.go_back(mark)
-            reordered = True
-            entries, outcome = _encode(piece, path, writer, tools, in_order=False)
-    except VideoError as error:
-        if _has_changed(piece, before):
-            raise VideoError("source_changed", "while it was decoded") from error
-        raise
-    if _has_changed(piece, before):
-        raise VideoError("source_changed", "while it was decoded")
+            order, why = again.order, again.why
     if not entries:
         raise VideoError("no_frames", f"{outcome.num_decode_errors} packets failed to decode")
     return entries, VideoOutcome(
@@ -158,15 +161,9 @@ def _encode_piece(
         num_decode_errors=outcome.num_decode_errors,
         truncated=piece.truncated,
         corrupt=outcome.corrupt,
-        reordered=reordered,
+        order=order or first_order(piece),
+        why=why,
     )
-
-
-def _has_changed(piece: Piece, before: tuple[int, int]) -> bool:
-    try:
-        return size_and_time(piece.uri) != before
-    except VideoError:
-        return False  # gone, and what is open is still whole
 
 
 def _missing(piece: Piece, num_clips: int, reason: str) -> MissingClips:
@@ -176,34 +173,18 @@ def _missing(piece: Piece, num_clips: int, reason: str) -> MissingClips:
     )
 
 
-def _checked_path(piece: Piece) -> str:
-    if size_and_time(piece.uri) != (piece.size_bytes, piece.mtime_ns):
-        found = content_sha256(piece.uri)
-        if found != piece.content_sha256:
-            detail = f"planned {piece.content_sha256[:16]}, now {found[:16]}"
-            raise VideoError("source_changed", detail)
-    return str(to_path(piece.uri))
-
-
 def _encode(
-    piece: Piece, path: str, writer: TarWriter, tools: BuildTools, *, in_order: bool
+    clips: Iterator[ClipFrames | DecodeOutcome], piece: Piece, writer: TarWriter, tools: BuildTools
 ) -> tuple[list[SampleEntry], DecodeOutcome]:
     entries: list[SampleEntry] = []
     outcome: DecodeOutcome | None = None
-    clips = decode_clips(
-        piece,
-        path=path,
-        recipe=tools.recipe,
-        sizes=tools.encoders.sizes,
-        process=tools.process,
-        in_order=in_order,
-    )
-    for batch in _batches(clips):
-        if isinstance(batch, DecodeOutcome):
-            outcome = batch
-            continue
-        for clip, features in zip(batch, tools.encoders.encode(batch), strict=True):
-            entries.append(_add_sample(clip, features, piece, writer, tools.recipe))
+    with contextlib.closing(clips):  # type: ignore[type-var]
+        for batch in _batches(clips):
+            if isinstance(batch, DecodeOutcome):
+                outcome = batch
+                continue
+            for clip, features in zip(batch, tools.encoders.encode(batch), strict=True):
+                entries.append(_add_sample(clip, features, piece, writer, tools.recipe))
     assert outcome is not None
     return entries, outcome
 

@@ -25,7 +25,7 @@ MAX_SLOTS = 256
 PREVIEW = ""
 """Name of the preview among the pictures of a frame."""
 
-Pictures = dict[str, npt.NDArray[np.uint8]]
+FrameArrays = dict[str, npt.NDArray[np.uint8]]
 """Stream, or PREVIEW -> (H, W, 3)."""
 
 
@@ -97,7 +97,7 @@ class SharedMemory:
 
 
 def write_slot(
-    memory: SharedMemory, layout: SlotLayout, slot: int, pictures: Pictures
+    memory: SharedMemory, layout: SlotLayout, slot: int, pictures: FrameArrays
 ) -> dict[str, list[int]]:
     """Copy pictures into a slot; returns their shapes, JSON-ready."""
     for name, picture in pictures.items():
@@ -108,12 +108,12 @@ def write_slot(
 
 def read_slot(
     memory: SharedMemory, layout: SlotLayout, slot: int, shapes: Mapping[str, Any]
-) -> Pictures:
+) -> FrameArrays:
     """Copies of the pictures in a slot. ValueError: shapes that do not fit."""
     if not 0 <= slot < layout.num_slots:
         raise ValueError(f"{slot = } of {layout.num_slots}")
     limits = [*sorted(layout.offsets.values()), layout.slot_bytes]
-    pictures: Pictures = {}
+    pictures: FrameArrays = {}
     for name, shape in shapes.items():
         start = layout.offsets[name]
         room = limits[limits.index(start) + 1] - start

@@ -18,6 +18,7 @@ from pipeline.encoding import StreamEncoders
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.planning import read_plan
+from pipeline.pool import DecoderPool
 from pipeline.probing import probe_source, read_probes
 from pipeline.recovering import follow_moves
 from pipeline.run_folder import ProgressCounter, RunFolder
@@ -72,9 +73,12 @@ class BuildShards(beam.PTransform):  # type: ignore[misc]
     recipe: Recipe
     layout: CacheLayout
     run_folder: RunFolder
+    num_decoders: int
+    """Decoder processes of each worker."""
 
     def expand(self, specs: Any) -> Any:
-        return specs | beam.ParDo(_BuildShard(self.recipe, self.layout, self.run_folder))
+        build = _BuildShard(self.recipe, self.layout, self.run_folder, self.num_decoders)
+        return specs | beam.ParDo(build)
 
 
 def _uncommitted(path: str) -> Iterable[ShardSpec]:
@@ -118,18 +122,23 @@ class _WriteProbes(beam.DoFn):  # type: ignore[misc]
 
 
 class _BuildShard(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, recipe: Recipe, layout: CacheLayout, run_folder: RunFolder) -> None:
+    def __init__(
+        self, recipe: Recipe, layout: CacheLayout, run_folder: RunFolder, num_decoders: int
+    ) -> None:
+        self._num_decoders = num_decoders
         self._recipe = recipe
         self._layout = layout
         self._run_folder = run_folder
 
     def setup(self) -> None:
         with self._run_folder.reported_errors():
+            pool = DecoderPool(self._recipe.limits, num_processes=self._num_decoders)
+            pool.spawn()  # they start while the encoders load
             self._tools = BuildTools(
                 recipe=self._recipe,
                 layout=self._layout,
                 encoders=StreamEncoders(self._recipe),
-                process=DecoderProcess(self._recipe.limits),
+                pool=pool,
                 progress=ProgressCounter(self._run_folder),
             )
 
@@ -138,4 +147,4 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
             yield build_shard(spec, tools=self._tools).name
 
     def teardown(self) -> None:
-        self._tools.process.close()
+        self._tools.pool.close()

@@ -25,6 +25,8 @@ MIN_MEMORY_BYTES = 512 * 1024 * 1024
 MAX_STREAM_NAME = 16
 """Characters; a member's name has to fit into the 100 of a tar header, with the longest key."""
 STREAM_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
+MAX_PREVIEW_ASPECT = 4.0
+"""Width over height of a frame in the preview."""
 RESERVED_NAMES = frozenset({"time", "mask", "preview", "json", "audio"})
 
 

@@ -57,8 +57,10 @@ class VideoOutcome:
     num_decode_errors: int
     truncated: bool
     corrupt: bool
-    reordered: bool
-    """Frames came with times that go back, and were sorted."""
+    order: str
+    """How it was decoded: `selected` (only wanted frames), `all`, or `sorted` (times go back)."""
+    why: str
+    """Why it was not decoded in the order tried first; empty where it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,12 @@ column uri and, if you like, id, start and end in seconds; paths in a list are r
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Processes that decode and encode.",
+    help="Processes that encode; each has its own encoders and decoders.",
+)
+@click.option(
+    "--decoders",
+    type=click.IntRange(min=1),
+    help="Decoder processes of each worker. [default: the cores there are, divided by workers]",
 )
 @click.option(
     "--max-reject-rate",
@@ -90,6 +95,7 @@ def run(
     overrides: tuple[str, ...],
     runner: str,  # noqa: ARG001 - one choice so far
     workers: int,
+    decoders: int | None,
     max_reject_rate: float,
     limit: int | None,
     as_json: bool,
@@ -115,6 +121,7 @@ def run(
         chosen,
         cache=cache,
         workers=workers,
+        decoders=decoders,
         max_reject_rate=max_reject_rate,
         beam_arguments=beam_arguments,
         quiet=quiet,
@@ -155,6 +162,7 @@ def execute(
     *,
     cache: str,
     workers: int = 1,
+    decoders: int | None = None,
     max_reject_rate: float = 1.0,
     beam_arguments: Sequence[str] = (),
     quiet: bool = False,
@@ -169,6 +177,7 @@ def execute(
 
     options = RunOptions(
         num_workers=workers,
+        num_decoders=decoders,
         max_reject_rate=max_reject_rate,
         beam_arguments=tuple(beam_arguments),
     )

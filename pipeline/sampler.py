@@ -1,0 +1,152 @@
+"""VideoSampler: the wanted samples of one video, by decoding as little as can be trusted.
+
+Runs inside the decoder process only. Three orders of decoding, each for what the one before cannot
+do: "selected" (only what is wanted), "all" (every frame), "sorted" (every frame, twice).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, Generic
+
+from pipeline.frames import Tally, decode_frames
+from pipeline.opening import open_video
+from pipeline.packets import PacketTable, read_packet_table
+from pipeline.rereading import PacketReader
+from pipeline.sampling import (
+    Convert,
+    Picture,
+    Sampled,
+    TimedFrame,
+    Window,
+    sample_any_order,
+    sample_in_order,
+)
+from pipeline.scheduling import check_selectable, schedule_runs
+from pipeline.selecting import FrameSelector, skips_disposable
+from schemas.errors import VideoError
+
+_MAX_TABLES = 2
+_tables: OrderedDict[tuple[object, ...], PacketTable] = OrderedDict()
+"""Of long videos, which are decoded in pieces."""
+
+
+class VideoSampler(Generic[Picture]):
+    """Samples one video, once, in one of the orders."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        window: Window,
+        convert: Callable[[Any, float], Picture],
+        max_pixels: int,
+        max_duration_seconds: float,
+        alive: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`convert` takes a decoded frame and the width of a pixel over its height."""
+        self.tally = Tally()
+        self._path = path
+        self._window = window
+        self._convert: Convert[Picture] = lambda f: convert(f, self.tally.sample_aspect)
+        self._max_pixels = max_pixels
+        self._max_duration_seconds = max_duration_seconds
+        self._alive = alive
+
+    def selected(
+        self,
+        *,
+        part: int = 0,
+        num_parts: int = 1,
+        announce: Callable[[list[int]], None] = lambda _: None,
+    ) -> Sampled[Picture]:
+        """Only what is wanted, or every `num_parts`-th segment of it.
+
+        `announce` is called with the k at which each segment stops. NotSelectable: decode all.
+        VideoError.
+        """
+        with contextlib.ExitStack() as stack:
+            container, stream = stack.enter_context(self._open())
+            codec = stream.codec_context.codec
+            table = _recall(self._path)
+            if table is None:
+                table = read_packet_table(container, stream, alive=self._alive)
+                if table.kept is None:
+                    _remember(self._path, table)
+                    stack.close()
+                    container, stream = stack.enter_context(self._open())
+            check_selectable(table, codec=codec.canonical_name, is_intra_only=codec.intra_only)
+            schedule = schedule_runs(table, self._window)
+            first, last = float(schedule.seconds[0]), float(schedule.seconds[-1])
+            if last - first > self._max_duration_seconds:
+                raise VideoError("too_long", f"{last - first:.0f} s")
+            self.tally.sample_aspect = float(stream.sample_aspect_ratio or 1) or 1.0
+            segments = schedule.segments()
+            first_k = schedule.samples.ks.start
+            announce([first_k + segment[-1].stop_sample for segment in segments])
+            selector = FrameSelector(
+                stream,
+                reader=PacketReader(container, stream, table=table, alive=self._alive),
+                table=table,
+                schedule=schedule,
+                tally=self.tally,
+                skips_disposable=skips_disposable(stream, codec.canonical_name),
+                max_pixels=self._max_pixels,
+            )
+            runs = list(itertools.chain.from_iterable(segments[part::num_parts]))
+            yield from selector.sample(runs, self._convert)
+            return schedule.samples.end_seconds
+
+    def all(self) -> Sampled[Picture]:
+        """Every frame is decoded. TimesGoBack: sort them. VideoError."""
+        frames = self._all_frames()
+        return (yield from sample_in_order(frames, window=self._window, convert=self._convert))
+
+    def sorted(self) -> Sampled[Picture]:
+        """Every frame is decoded, twice, and sorted by its time. VideoError."""
+
+        def decode() -> Iterator[TimedFrame]:
+            self.tally.reset()  # of the last pass: it is the one whose frames are kept
+            return self._all_frames()
+
+        samples = sample_any_order(
+            decode,
+            window=self._window,
+            convert=self._convert,
+            in_display_order=lambda: not self.tally.stores_display_times,
+        )
+        return (yield from samples)
+
+    def _all_frames(self) -> Iterator[TimedFrame]:
+        return decode_frames(
+            self._path,
+            tally=self.tally,
+            max_pixels=self._max_pixels,
+            max_duration_seconds=self._max_duration_seconds,
+            alive=self._alive,
+        )
+
+    def _open(self) -> Any:
+        return open_video(self._path, max_pixels=self._max_pixels)
+
+
+def _recall(path: str) -> PacketTable | None:
+    return _tables.get(_identity(path))
+
+
+def _remember(path: str, table: PacketTable) -> None:
+    _tables[_identity(path)] = table
+    while len(_tables) > _MAX_TABLES:
+        _tables.popitem(last=False)
+
+
+def _identity(path: str) -> tuple[object, ...]:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise VideoError("not_found", "no such file") from error
+    return path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
