@@ -17,7 +17,6 @@ from pipeline.scaling import Scaler, first_field
 from schemas.recipe import MAX_PREVIEW_ASPECT
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """How a video's pictures lie."""
