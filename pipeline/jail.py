@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import messages
+from pipeline.answers import Nonsense, text
 from pipeline.slots import SharedMemory
 from schemas.errors import VideoError, WorkerDied
 from schemas.recipe import DecodeLimits
@@ -57,10 +58,10 @@ class Exchange:
             kind = answer["kind"]
             self.finished = kind in ENDS
             if kind == "reject":
-                raise VideoError(answer["reason"], answer["detail"])
+                raise VideoError(answer["reason"], text(answer, "detail"))
             if kind == "bug":
                 self.kill()
-                raise RuntimeError(f"in the decoder process:\n{answer['traceback']}")
+                raise RuntimeError(f"in the decoder process:\n{text(answer, 'traceback')}")
             if kind != "alive":
                 yield answer, payload
 
@@ -86,9 +87,10 @@ class Exchange:
             self.kill()
 
     def kill(self) -> None:
-        """End the child at once."""
+        """End the child at once, unless it has gone on to other work."""
         self.finished = True
-        self.process.kill()
+        if self.process.exchange is self:
+            self.process.kill()
 
     def _receive(self) -> tuple[dict[str, Any], bytearray]:
         over_budget = f"more than {self._budget_seconds:.0f} s"
@@ -98,9 +100,7 @@ class Exchange:
         stall = min(self._limits.stall_seconds, left)
         try:
             answer, payload = self._receiver.receive(timeout_seconds=stall)
-            known = answer.get("kind") in ("alive", *GOES_ON, *ENDS)
-            if not known or answer.get("reason", "crashed") not in REASONS:
-                raise messages.Damaged("the decoder process sent something else than an answer")
+            _check(answer)
             return answer, payload
         except messages.WaitedTooLong:
             detail = f"no progress within {self._limits.stall_seconds:.0f} s"
@@ -109,6 +109,21 @@ class Exchange:
             raise VideoError("timed_out", detail) from None
         except (messages.PipeClosed, messages.Damaged) as error:
             raise self.process.post_mortem(error) from None
+
+
+def _check(answer: dict[str, Any]) -> None:
+    try:
+        kind = text(answer, "kind")
+        known = kind in ("alive", *GOES_ON, *ENDS)
+        if kind == "reject":
+            text(answer, "detail")
+            known = text(answer, "reason") in REASONS
+        if kind == "bug":
+            text(answer, "traceback")
+    except Nonsense:
+        known = False
+    if not known:
+        raise messages.Damaged("the decoder process sent something else than an answer")
 
 
 class DecoderProcess:
@@ -122,7 +137,8 @@ class DecoderProcess:
         self._log: Any = None
         self._num_videos = 0
         self._is_ready = False
-        self._exchange: Exchange | None = None
+        self.exchange: Exchange | None = None
+        """The latest one."""
 
     def __enter__(self) -> DecoderProcess:
         return self
@@ -137,7 +153,7 @@ class DecoderProcess:
 
     @property
     def is_idle(self) -> bool:
-        return self._exchange is None or self._exchange.finished
+        return self.exchange is None or self.exchange.finished
 
     @property
     def receiver(self) -> messages.Receiver:
@@ -169,8 +185,8 @@ class DecoderProcess:
             self.memory.grow(shared_bytes)
             self.send(message)
         self._num_videos += 1
-        self._exchange = Exchange(self, duration_seconds=duration_seconds)
-        return self._exchange
+        self.exchange = Exchange(self, duration_seconds=duration_seconds)
+        return self.exchange
 
     def request(
         self, message: dict[str, Any], *, duration_seconds: float
@@ -186,7 +202,11 @@ class DecoderProcess:
         """messages.PipeClosed: nobody reads."""
         if self._child is None or self._child.stdin is None:
             raise messages.PipeClosed
-        messages.send(self._child.stdin.fileno(), message)
+        try:
+            fd, timeout = self._child.stdin.fileno(), self.limits.stall_seconds
+            messages.send(fd, message, timeout_seconds=timeout)
+        except messages.WaitedTooLong:
+            raise messages.PipeClosed from None
 
     def close(self) -> None:
         """End the child; closing twice is fine."""
@@ -268,6 +288,8 @@ class DecoderProcess:
         """End the child at once; the next request starts another one."""
         if self._child is None:
             return
+        if self.exchange is not None:
+            self.exchange.finished = True
         self._child.kill()
         self._child.wait()
         for pipe in (self._child.stdin, self._child.stdout, self._log):
