@@ -54,6 +54,8 @@ class DecodeOutcome:
     num_frames_decoded: int
     num_decode_errors: int
     corrupt: bool
+    complaint: str
+    """The last that libav had to say, of one process."""
 
 
 class StartAgain(Exception):
@@ -83,6 +85,7 @@ class _Done:
     num_frames_decoded: int
     num_decode_errors: int
     num_problems: int
+    complaint: str
 
     @classmethod
     def of(cls, answer: dict[str, Any]) -> _Done:
@@ -93,6 +96,7 @@ class _Done:
             num_frames_decoded=whole(answer, "num_frames_decoded"),
             num_decode_errors=whole(answer, "num_decode_errors"),
             num_problems=whole(answer, "num_problems"),
+            complaint=text(answer, "complaint"),
         )
 
 
@@ -173,6 +177,7 @@ class Decoding:
             num_frames_decoded=sum(done.num_frames_decoded for done in self._done),
             num_decode_errors=sum(done.num_decode_errors for done in self._done),
             corrupt=any(done.num_problems for done in self._done),
+            complaint=self._done[-1].complaint,
         )
 
     def close(self) -> None:

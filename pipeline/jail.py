@@ -24,6 +24,8 @@ from schemas.reject import REASONS
 GOES_ON = ("schedule", "sample", "sound")
 """Answers that others follow."""
 ENDS = ("done", "facts", "reject", "start_again", "cancelled", "bug")
+CHILD = ("-P", "-m", "pipeline.jailed")
+"""What Python is given to run."""
 START_SECONDS = 60.0
 CANCEL_SECONDS = 5.0
 MAX_VIDEOS_PER_CHILD = 512
@@ -137,6 +139,8 @@ class DecoderProcess:
         self._log: Any = None
         self._num_videos = 0
         self._is_ready = False
+        self.unfiltered = ""
+        """Why there is no filter on what the child asks of the system; empty: there is."""
         self.exchange: Exchange | None = None
         """The latest one."""
 
@@ -231,7 +235,7 @@ class DecoderProcess:
         self._memory = SharedMemory.make()
         arguments = [str(self.limits.memory_bytes), str(self._memory.fd)]
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pipeline.jailed", *arguments],
+            [sys.executable, *CHILD, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -251,7 +255,7 @@ class DecoderProcess:
             if self._is_ready:
                 return
             try:
-                self.receiver.receive(timeout_seconds=START_SECONDS)
+                ready, _ = self.receiver.receive(timeout_seconds=START_SECONDS)
             except (messages.PipeClosed, messages.WaitedTooLong, messages.Damaged):
                 log = self._tail()
                 self.kill()
@@ -261,6 +265,7 @@ class DecoderProcess:
                         hint="see: pipeline doctor; it may lack memory",
                     ) from None
             else:
+                self.unfiltered = str(ready.get("unfiltered"))
                 self._is_ready = True
 
     def post_mortem(self, error: Exception) -> VideoError:

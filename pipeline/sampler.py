@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Generic
 
 from pipeline.frames import Tally, decode_frames
@@ -146,7 +146,7 @@ def _remember(path: str, table: PacketTable) -> None:
 
 def _identity(path: str) -> tuple[object, ...]:
     try:
-        status = os.stat(path)
+        status = Path(path).stat()
     except OSError as error:
         raise VideoError("not_found", "no such file") from error
     return path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

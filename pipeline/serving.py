@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pipeline import messages
+from pipeline.complaints import Complaints
 from pipeline.owner import Cancelled, Owner
 from pipeline.packets import read_packet_facts
 from pipeline.pixels import Converter, Pictures
@@ -22,14 +23,15 @@ def serve(owner: Owner, request: dict[str, Any]) -> None:
     """Answer one request. messages.PipeClosed: the owner is gone."""
     kinds: dict[str, Callable[..., None]] = {"probe": _probe, "decode": _decode}
     work = kinds[request.pop("kind")]
+    complaints = Complaints(request["path"])
     try:
-        work(owner, **request)
+        work(owner, complaints, **request)
     except messages.PipeClosed:
         raise
     except Cancelled:
         owner.answer("cancelled")
     except VideoError as error:
-        owner.answer("reject", reason=error.reason, detail=error.detail)
+        owner.answer("reject", reason=error.reason, detail=complaints.explain(error))
     except MemoryError:
         owner.answer("reject", reason="out_of_memory", detail="limits.memory_bytes")
     except NotSelectable as error:
@@ -40,7 +42,9 @@ def serve(owner: Owner, request: dict[str, Any]) -> None:
         owner.answer("bug", traceback=traceback.format_exc())
 
 
-def _probe(owner: Owner, *, path: str, max_pixels: int, max_duration_seconds: float) -> None:
+def _probe(
+    owner: Owner, _: Complaints, *, path: str, max_pixels: int, max_duration_seconds: float
+) -> None:
     facts = read_packet_facts(
         path,
         max_pixels=max_pixels,
@@ -52,6 +56,7 @@ def _probe(owner: Owner, *, path: str, max_pixels: int, max_duration_seconds: fl
 
 def _decode(
     owner: Owner,
+    complaints: Complaints,
     *,
     path: str,
     max_pixels: int,
@@ -89,9 +94,16 @@ def _decode(
         try:
             sample = next(samples)
         except StopIteration as stop:
-            counts = {"num_frames_decoded": tally.num_frames, "num_decode_errors": tally.num_errors}
-            problems = tally.num_problems
-            owner.answer("done", end_seconds=stop.value, num_problems=problems, **counts)
+            if tally.num_frames == 0:
+                complaints.check_picture_size(max_pixels=max_pixels)
+            owner.answer(
+                "done",
+                end_seconds=stop.value,
+                num_frames_decoded=tally.num_frames,
+                num_decode_errors=tally.num_errors,
+                num_problems=tally.num_problems,
+                complaint=complaints.last(),
+            )
             return
         fields = {"slot": None} if sample.picture is previous else _put(owner, layout, sample)
         owner.answer(

@@ -19,8 +19,14 @@ ROOF = 4
 """pipeline.cli: knows the commands, and imports one when it is called."""
 DECODER_PROCESS = {
     "pipeline.jailed",
+    "pipeline.serving",
+    "pipeline.complaints",
     "pipeline.opening",
     "pipeline.packets",
+    "pipeline.rereading",
+    "pipeline.scheduling",
+    "pipeline.sampler",
+    "pipeline.selecting",
     "pipeline.frames",
     "pipeline.pixels",
     "pipeline.scaling",

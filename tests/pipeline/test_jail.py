@@ -257,7 +257,7 @@ def test_the_process_does_not_see_the_owners_secrets(
 # Limits
 
 
-@pytest.mark.parametrize("size", [8000, 6000])
+@pytest.mark.parametrize("size", [8000, 7500])
 def test_a_picture_that_needs_too_much_memory(size: int, tmp_path: Path, plain_clip: Clip) -> None:
     bomb = gif_of_any_size(tmp_path / "bomb.gif", width=size, height=size)
     with DecoderProcess(DecodeLimits(memory_bytes=512 * MEBIBYTE)) as process:
