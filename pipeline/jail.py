@@ -28,6 +28,8 @@ CHILD = ("-P", "-m", "pipeline.jailed")
 """What Python is given to run."""
 START_SECONDS = 60.0
 CANCEL_SECONDS = 5.0
+END_SECONDS = 10.0
+"""For a process that has closed its pipes to be gone."""
 MAX_VIDEOS_PER_CHILD = 512
 """Native libraries leak a little; a fresh child is cheap."""
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "OPENBLAS_CORETYPE")
@@ -60,6 +62,8 @@ class Exchange:
             kind = answer["kind"]
             self.finished = kind in ENDS
             if kind == "reject":
+                if answer["reason"] == "out_of_memory":
+                    self.kill()  # what was taken may not have been given back
                 raise VideoError(answer["reason"], text(answer, "detail"))
             if kind == "bug":
                 self.kill()
@@ -72,6 +76,10 @@ class Exchange:
         try:
             self.process.send(message)
         except messages.PipeClosed as error:
+            crash = self.process.post_mortem(error)
+            self.kill()
+            raise crash from error
+        except messages.WaitedTooLong as error:
             self.kill()
             raise VideoError("crashed", "it reads no more") from error
 
@@ -183,7 +191,10 @@ class DecoderProcess:
         try:
             self.memory.grow(shared_bytes)
             self.send(message)
-        except messages.PipeClosed:  # died while it was idle: not the next video's fault
+        except (
+            messages.PipeClosed,
+            messages.WaitedTooLong,
+        ):  # died while it was idle: not the next video's fault
             self.kill()
             self._ensure()
             self.memory.grow(shared_bytes)
@@ -203,14 +214,11 @@ class DecoderProcess:
             exchange.abandon()
 
     def send(self, message: dict[str, Any]) -> None:
-        """messages.PipeClosed: nobody reads."""
+        """messages.PipeClosed, messages.WaitedTooLong: nobody reads."""
         if self._child is None or self._child.stdin is None:
             raise messages.PipeClosed
-        try:
-            fd, timeout = self._child.stdin.fileno(), self.limits.stall_seconds
-            messages.send(fd, message, timeout_seconds=timeout)
-        except messages.WaitedTooLong:
-            raise messages.PipeClosed from None
+        fd = self._child.stdin.fileno()
+        messages.send(fd, message, timeout_seconds=self.limits.stall_seconds)
 
     def close(self) -> None:
         """End the child; closing twice is fine."""
@@ -274,7 +282,7 @@ class DecoderProcess:
         if isinstance(error, messages.Damaged):
             return VideoError("crashed", str(error))
         try:
-            code = self._child.wait(timeout=START_SECONDS)
+            code = self._child.wait(timeout=END_SECONDS)
         except subprocess.TimeoutExpired:
             return VideoError("crashed", "it closed its pipes and stayed")
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
