@@ -231,8 +231,10 @@ class Decoding:
         if answer["kind"] != "sample":
             raise Nonsense(f"{answer['kind']} and not a sample")
         k = whole(answer, "k")
-        if k != self._next_k or k >= self._stop_k:
+        if k != self._next_k:
             raise Nonsense(f"sample {k} and not {self._next_k}")
+        if k >= self._stop_k:
+            raise Nonsense(f"more samples than {self._stop_k}, as many as a video may have")
         self._next_k = k + 1
         self._num_problems = whole(answer, "num_problems")
         if answer.get("slot") is not None:
