@@ -51,7 +51,7 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "pidfd_open": (434, 434),
     "pidfd_getfd": (438, 438),
     "pidfd_send_signal": (424, 424),
-    "setpriority": (140, 140),
+    "setpriority": (141, 140),
     # Files: everything that changes one, and ways to open one past the filter.
     "creat": (85, None),
     "openat2": (437, 437),
