@@ -155,7 +155,8 @@ class Decoding:
         answers = [_answers(exchange) for exchange in self._exchanges]
         stops: list[int | None] = [None]
         if self._order == "selected":
-            stops = [_take(those, "schedule")["stops"] for those in answers][0]
+            schedules = [_take(those, "schedule") for those in answers]
+            stops = schedules[0]["stops"]
         for segment, stop in enumerate(stops):
             part = segment % len(answers)
             sample: SampledFrame[_Picture] | None = None

@@ -89,7 +89,7 @@ class PacketReader:
         self._position = landed
 
     def _seek_target(self, first: int) -> int:
-        # An index holds dts or pts: pts finds the packet by both, unless the next key frame is near.
+        # An index holds dts or pts; pts finds a packet by both, unless the next key frame is near.
         table = self._table
         following = table.is_key.find(1, first + 1)
         near = following > 0 and table.dts[following] <= table.pts[first]

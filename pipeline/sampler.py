@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Generic
 
 from pipeline.frames import Tally, decode_frames
@@ -98,8 +98,7 @@ class VideoSampler(Generic[Picture]):
                 max_pixels=self._max_pixels,
             )
             runs = list(itertools.chain.from_iterable(segments[part::num_parts]))
-            yield from selector.sample(runs, self._convert)
-            return schedule.samples.end_seconds
+            return (yield from selector.sample(runs, self._convert))
 
     def all(self) -> Sampled[Picture]:
         """Every frame is decoded. TimesGoBack: sort them. VideoError."""
@@ -146,7 +145,7 @@ def _remember(path: str, table: PacketTable) -> None:
 
 def _identity(path: str) -> tuple[object, ...]:
     try:
-        status = os.stat(path)
+        status = Path(path).stat()
     except OSError as error:
         raise VideoError("not_found", "no such file") from error
     return path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -7,18 +7,19 @@ the packets promised ends with NotSelectable: the caller then decodes all frames
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import av
 import av.error
 import numpy as np
+from av.video.frame import PictureType
 
 from pipeline.frames import Tally
 from pipeline.opening import check_pixels
 from pipeline.packets import PacketTable
 from pipeline.rereading import PacketReader
-from pipeline.sampling import Convert, Picture, SampledFrame
+from pipeline.sampling import Convert, Picture, Sampled, SampledFrame
 from pipeline.scheduling import NotSelectable, Run, Schedule
 from schemas.errors import VideoError
 
@@ -53,9 +54,7 @@ class FrameSelector:
         self._max_pixels = max_pixels
         self._complaints = _num_complaints()
 
-    def sample(
-        self, runs: Sequence[Run], convert: Convert[Picture]
-    ) -> Iterator[SampledFrame[Picture]]:
+    def sample(self, runs: Sequence[Run], convert: Convert[Picture]) -> Sampled[Picture]:
         """The samples of some runs of the schedule. NotSelectable: see above. VideoError."""
         samples, ticks = self._schedule.samples, self._schedule.ticks
         for run in runs:
@@ -81,6 +80,7 @@ class FrameSelector:
                     next_sample += 1
             if next_sample != run.stop_sample:
                 raise NotSelectable("a wanted frame does not come")
+        return samples.end_seconds
 
     def _decode(self, run: Run) -> Iterator[Any]:
         # In the order of display, checked.
@@ -91,7 +91,7 @@ class FrameSelector:
         is_first = True
         for frame in self._frames(run, checked):
             if is_first and not self._is_entry(frame, run):
-                raise NotSelectable("the first frame of a run is not its key frame")
+                raise NotSelectable("a run does not begin with its key frame")
             is_first = False
             self._check(frame)
             due.discard(frame.pts)
@@ -102,7 +102,10 @@ class FrameSelector:
     def _is_entry(self, frame: Any, run: Run) -> bool:
         if not self._table.is_shown[run.first]:
             return run.first == 0  # an edit list hides the key frame; decoding all begins there too
-        return bool(frame.key_frame and frame.pts == self._table.pts[run.first])
+        # A plain I frame may be flagged as key rightly or wrongly. If wrongly, frames to come lack
+        # what they refer to, and the decoder complains.
+        is_intra = frame.key_frame or frame.pict_type == PictureType.I
+        return bool(is_intra and frame.pts == self._table.pts[run.first])
 
     def _frames(self, run: Run, checked: range) -> Iterator[Any]:
         samples, ticks = self._schedule.samples, self._schedule.ticks
