@@ -1,0 +1,562 @@
+"""Beeps at known times: are they heard in the right window, to the millisecond?
+
+Sound is a loud tone for 20 ms at each beep and silence elsewhere. Times are on the clock of the
+beeps, on which the video starts at 0 unless a test says otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.frames import Tally
+from pipeline.hearing import hear_windows
+from pipeline.placing import (
+    HELD_WINDOWS,
+    JITTER_SECONDS,
+    PlacedSound,
+    TimedSound,
+    drop_leaps,
+    place_sound,
+)
+from schemas.errors import VideoError
+from tests.clips import run_ffmpeg
+
+RATE = 16000
+BEEPS = (0.25, 1.5, 3.75)
+BEEP_SECONDS = 0.02
+EXACT = 0.001
+H264 = "-c:v libx264 -preset ultrafast -threads 1"
+NO_MUX_DELAY = "-muxdelay 0 -muxpreload 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    samples: npt.NDArray[np.float32]
+    heard: list[bool]
+    tally: Tally
+
+    @property
+    def onsets(self) -> list[float]:
+        """When each beep begins, in seconds from the start of window 0."""
+        loud = np.flatnonzero(np.abs(self.samples) > 0.1)
+        starts = loud[np.diff(loud, prepend=-RATE) > RATE // 10]
+        return [float(start) / RATE for start in starts]
+
+
+def hear(path: Path, *, origin: float = 0.0, num: int = 6, rate: int = RATE, **more: Any) -> Heard:
+    """All windows, their form checked."""
+    tally = Tally()
+    windows = list(
+        hear_windows(
+            str(path),
+            origin_seconds=origin,
+            num_windows=num,
+            rate=rate,
+            tally=tally,
+            alive=lambda: None,
+            **more,
+        )
+    )
+    first = more.get("first_window", 0)
+    assert [window.index for window in windows] == list(range(first, first + num))
+    for window in windows:
+        assert window.samples.shape == (rate,)
+        assert window.samples.dtype == np.float32
+        assert (np.abs(window.samples) <= 1).all()
+        assert window.heard or not window.samples.any()
+    joined = np.concatenate([w.samples for w in windows]) if windows else np.zeros(0, np.float32)
+    return Heard(joined, [window.heard for window in windows], tally)
+
+
+def beeps(*times: float, rate: int = 48000, seconds: float = 6, hiss: float = 0) -> list[str]:
+    """Input options of ffmpeg: mono sound that beeps at these times.
+
+    With some hiss, what is silent takes room in a file too.
+    """
+    gates = "+".join(f"between(t\\,{t}\\,{t + BEEP_SECONDS})" for t in times) or "0"
+    tone = f"0.8*cos(2*PI*1000*t)*({gates})"
+    if hiss:
+        tone += f"+{hiss}*(random(0)-0.5)"
+    return ["-f", "lavfi", "-i", f"aevalsrc={tone}:s={rate}:d={seconds}"]
+
+
+def grey(seconds: float = 6) -> list[str]:
+    return ["-f", "lavfi", "-i", f"color=c=gray:s=64x48:r=25:d={seconds}"]
+
+
+def make(path: Path, codecs: str, *sound: str, seconds: float = 6) -> Path:
+    """A grey video with the sound given as further input options, beeps at BEEPS by default."""
+    run_ffmpeg(*grey(seconds), *(sound or beeps(*BEEPS)), *codecs.split(), path)
+    return path
+
+
+def first_frame_seconds(path: Path) -> float:
+    with av.open(str(path)) as container:
+        frame = next(container.decode(video=0))
+        assert frame.pts is not None
+        return float(frame.pts * frame.time_base)
+
+
+def check_onsets(heard: Heard, *expected: float, within: float = EXACT) -> None:
+    assert heard.onsets == pytest.approx(expected, abs=within)
+
+
+CONTAINERS = {
+    "aac.mp4": (f"{H264} -c:a aac", EXACT),
+    "mp3.mp4": (f"{H264} -c:a libmp3lame", EXACT),
+    "opus.mp4": (f"{H264} -c:a libopus", EXACT),
+    "pcm.mov": (f"{H264} -c:a pcm_s16le", EXACT),
+    "opus.mkv": (f"{H264} -c:a libopus", EXACT),
+    "flac.mkv": (f"{H264} -c:a flac", EXACT),
+    "aac.mkv": (f"{H264} -c:a aac", EXACT),
+    "vorbis.webm": ("-c:v libvpx -c:a libvorbis", EXACT),
+    "opus.webm": ("-c:v libvpx -c:a libopus", EXACT),
+    "mp2.ts": (f"{H264} -c:a mp2", EXACT),
+    "aac.ts": (f"{H264} -c:a aac", EXACT),
+    "ac3.ts": (f"{H264} -c:a ac3", EXACT),
+    "mp2.mpg": ("-c:v mpeg2video -c:a mp2", EXACT),
+    "aac.flv": (f"{H264} -c:a aac", EXACT),
+    "mp3.flv": ("-c:v flv -c:a libmp3lame -ar 44100", EXACT),
+    "wma.wmv": ("-c:v wmv2 -c:a wmav2", EXACT),
+    "vorbis.ogv": ("-c:v libtheora -c:a libvorbis", EXACT),
+    "aac.3gp": (f"{H264} -c:a aac -ar 8000", EXACT),
+    "pcm.avi": ("-c:v mpeg4 -c:a pcm_s16le", EXACT),
+    "mp3.avi": ("-c:v mpeg4 -c:a libmp3lame", 0.025),  # AVI does not tell the encoder's delay
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_beep_is_heard_when_it_is_seen(name: str, tmp_path: Path) -> None:
+    codecs, within = CONTAINERS[name]
+    path = make(tmp_path / name, codecs)
+    heard = hear(path, origin=first_frame_seconds(path))
+    check_onsets(heard, *BEEPS, within=within)
+    assert heard.heard == [True] * 6
+    assert heard.tally.num_errors == 0
+
+
+@pytest.mark.parametrize("layout", ["mono", "stereo", "5.1", "7.1"])
+@pytest.mark.parametrize("rate", [8000, 22050, 44100, 48000, 96000])
+def test_any_rate_and_layout_becomes_mono_of_one_rate(
+    rate: int, layout: str, tmp_path: Path
+) -> None:
+    sound = beeps(*BEEPS, rate=rate)
+    spread = f"-af pan={layout}|{'|'.join(f'c{n}=c0' for n in range(channels(layout)))}"
+    path = make(tmp_path / "a.mkv", f"{H264} -c:a flac {spread}", *sound)
+    heard = hear(path)
+    check_onsets(heard, *BEEPS)
+    assert 0.7 < np.abs(heard.samples).max() < 0.9  # equal channels are as loud as one
+
+
+def channels(layout: str) -> int:
+    return {"mono": 1, "stereo": 2}.get(layout) or int(layout[0]) + int(layout[2])
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 16000, 22050, 48000])
+def test_any_rate_can_be_asked_for(rate: int, tmp_path: Path) -> None:
+    path = make(tmp_path / "a.mp4", f"{H264} -c:a aac")
+    whole = hear(path, rate=rate)
+    loud = np.flatnonzero(np.abs(whole.samples) > 0.1)
+    assert loud[0] / rate == pytest.approx(BEEPS[0], abs=EXACT)
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts"])
+def test_late_sound_is_preceded_by_silence(name: str, tmp_path: Path) -> None:
+    path = make(
+        tmp_path / name, f"{H264} -c:a aac {NO_MUX_DELAY}", "-itsoffset", "2", *beeps(0.25, 1.5)
+    )
+    heard = hear(path, origin=first_frame_seconds(path))
+    check_onsets(heard, 2.25, 3.5)
+    assert heard.heard[0] is False
+    assert heard.heard[2:] == [True] * 4
+
+
+@pytest.mark.parametrize("name", ["a.mkv", "a.ts", "a.mp4"])
+def test_sound_before_the_picture_is_dropped(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    run_ffmpeg(
+        *(*beeps(0.25, 1.5, 3.75), "-itsoffset", "1", *grey()),
+        *f"{H264} -c:a aac {NO_MUX_DELAY}".split(),
+        path,
+    )
+    origin = first_frame_seconds(path)
+    assert origin > 0.9
+    check_onsets(hear(path, origin=origin), 0.5, 2.75)
+
+
+def test_times_below_zero(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.mkv", f"{H264} -c:a flac")
+    # The picture starts at -1 of a clock on which the sound starts at 0: 1 s of silence.
+    heard = hear(path, origin=-1.0, num=7)
+    check_onsets(heard, *(beep + 1 for beep in BEEPS))
+    assert heard.heard == [False] + [True] * 6
+
+
+def test_short_sound_is_followed_by_silence(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.mp4", f"{H264} -c:a aac", *beeps(0.25, 1.5, seconds=1.75))
+    heard = hear(path)
+    check_onsets(heard, 0.25, 1.5)
+    assert heard.heard == [True, True, False, False, False, False]
+
+
+@pytest.mark.parametrize("codec", ["aac", "mp2"])
+def test_a_gap_is_silence_of_its_length(codec: str, tmp_path: Path) -> None:
+    data = b""
+    for number, offset in enumerate((10, 14)):
+        part = make(
+            tmp_path / f"{number}.ts",
+            f"{H264} -c:a {codec} {NO_MUX_DELAY} -output_ts_offset {offset}",
+            *beeps(0.25, 0.75, seconds=1.5),
+            seconds=1.5,
+        )
+        data += part.read_bytes()
+    path = tmp_path / "gap.ts"
+    path.write_bytes(data)
+    heard = hear(path, origin=first_frame_seconds(path))
+    check_onsets(heard, 0.25, 0.75, 4.25, 4.75, within=0.002)
+    assert heard.heard == [True, True, False, heard.heard[3], True, True]
+
+
+def test_a_short_gap_is_kept(tmp_path: Path) -> None:
+    """Two frames of 21 ms are missing."""
+    path = make(
+        tmp_path / "a.mkv",
+        f"{H264} -c:a aac -bsf:a noise=drop=between(n\\,100\\,101)",
+        *beeps(*BEEPS),
+    )
+    check_onsets(hear(path), *BEEPS)
+
+
+@pytest.mark.parametrize("default", [0, 1])
+def test_the_default_track_is_heard(default: int, tmp_path: Path) -> None:
+    flags = f"-disposition:a:{default} default -disposition:a:{1 - default} 0"
+    path = make(
+        tmp_path / "a.mkv",
+        f"-map 0 -map 1 -map 2 {H264} -c:a flac {flags}",
+        *(*beeps(0.25), *beeps(2.5)),
+    )
+    check_onsets(hear(path), (0.25, 2.5)[default])
+
+
+def test_without_a_default_the_first_that_is_no_commentary(tmp_path: Path) -> None:
+    flags = (
+        "-disposition:a:0 comment -disposition:a:1 0 -disposition:a:2 0 -default_mode passthrough"
+    )
+    path = make(
+        tmp_path / "a.mkv",
+        f"-map 0 -map 1 -map 2 -map 3 {H264} -c:a flac {flags}",
+        *(*beeps(0.25), *beeps(2.5), *beeps(3.5)),
+    )
+    check_onsets(hear(path), 2.5)
+
+
+def test_no_track_is_silence(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    run_ffmpeg(*grey(1), *H264.split(), path)
+    heard = hear(path, num=3)
+    assert heard.heard == [False] * 3
+    assert not heard.samples.any()
+
+
+def test_a_track_without_a_decoder_is_silence(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.mkv", f"{H264} -c:a flac")
+    assert path.read_bytes().count(b"A_FLAC") == 1
+    path.write_bytes(path.read_bytes().replace(b"A_FLAC", b"A_XXXX"))
+    assert hear(path).heard == [False] * 6
+
+
+def test_a_file_of_sound_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp3"
+    run_ffmpeg(*beeps(*BEEPS), path)
+    with av.open(str(path)) as container:
+        first = next(container.decode(audio=0))
+    assert first.pts is not None
+    # An mp3 file without a picture counts its times from the encoder's delay on.
+    check_onsets(hear(path, origin=float(first.pts * first.time_base)), *BEEPS)
+
+
+def test_an_edit_list_hides_what_it_cuts(tmp_path: Path) -> None:
+    whole = make(tmp_path / "whole.mp4", f"{H264} -g 25 -c:a aac")
+    path = tmp_path / "cut.mp4"
+    run_ffmpeg("-ss", "1.2", "-i", whole, "-c", "copy", path)
+    check_onsets(hear(path, origin=first_frame_seconds(path)), 0.3, 2.55, within=0.002)
+
+
+def test_another_rate_and_layout_in_mid_stream(tmp_path: Path) -> None:
+    data = b""
+    for number, form in enumerate(("-ar 48000 -ac 2", "-ar 22050 -ac 1", "-ar 44100 -ac 2")):
+        part = make(
+            tmp_path / f"{number}.ts",
+            f"{H264} -c:a mp2 {form} {NO_MUX_DELAY} -output_ts_offset {10 + 2 * number}",
+            *beeps(0.5, 1.5, seconds=2),
+            seconds=2,
+        )
+        data += part.read_bytes()
+    path = tmp_path / "joined.ts"
+    path.write_bytes(data)
+    heard = hear(path, origin=first_frame_seconds(path))
+    # The delay of the encoder is time of the sound: 481 samples, more of them at a lower rate.
+    check_onsets(heard, 0.5, 1.5, 2.5, 3.5, 4.5, 5.5, within=0.013)
+
+
+def test_times_that_go_back(tmp_path: Path) -> None:
+    """The late half comes first, as after a clock reset."""
+    data = b""
+    for offset in (30, 10):
+        part = make(
+            tmp_path / f"{offset}.ts",
+            f"{H264} -c:a aac {NO_MUX_DELAY} -output_ts_offset {offset}",
+            *beeps(0.5, 1.5, seconds=2),
+            seconds=2,
+        )
+        data += part.read_bytes()
+    path = tmp_path / "back.ts"
+    path.write_bytes(data)
+    origin = first_frame_seconds(tmp_path / "10.ts")
+    assert hear(path, origin=origin, num=23).onsets == pytest.approx([20.5, 21.5], abs=EXACT)
+    both = hear(path, origin=origin, num=23, in_order=False)
+    check_onsets(both, 0.5, 1.5, 20.5, 21.5, within=0.002)
+
+
+@pytest.mark.parametrize("codec", ["aac", "pcm_s16le"])
+@pytest.mark.parametrize("kept", [0.25, 0.55])
+def test_what_is_left_of_a_cut_file(kept: float, codec: str, tmp_path: Path) -> None:
+    whole = make(tmp_path / "whole.mkv", f"{H264} -c:a {codec}")
+    path = tmp_path / "cut.mkv"
+    path.write_bytes(whole.read_bytes()[: int(whole.stat().st_size * kept)])
+    heard = hear(path)
+    assert 1 <= len(heard.onsets) < 3
+    check_onsets(heard, *BEEPS[: len(heard.onsets)])
+    assert heard.heard[-1] is False
+
+
+@pytest.mark.parametrize("name", ["aac.mp4", "mp3.mp4", "flac.mkv", "aac.ts", "vorbis.webm"])
+def test_damage_costs_what_it_hits(name: str, tmp_path: Path) -> None:
+    codecs, _ = CONTAINERS[name]
+    path = make(tmp_path / name, codecs, *beeps(*BEEPS, hiss=0.05))
+    origin = first_frame_seconds(path)
+    data = bytearray(path.read_bytes())
+    middle = len(data) * 45 // 100
+    noise = np.random.default_rng(5).integers(0, 256, len(data) // 20, dtype=np.uint8).tobytes()
+    data[middle : middle + len(noise)] = noise
+    path.write_bytes(data)
+    heard = hear(path, origin=origin)
+    near = [min(abs(onset - beep) for onset in heard.onsets) for beep in (BEEPS[0], BEEPS[2])]
+    assert max(near) < 0.002, heard.onsets
+    again = hear(path, origin=origin)
+    assert again.samples.tobytes() == heard.samples.tobytes()
+    assert again.tally == heard.tally
+
+
+def test_lost_packets_are_counted_and_silent(tmp_path: Path) -> None:
+    """Noise inside the packets of a second in which nothing else is said."""
+    damage = "noise=amount=between(n\\,22\\,30)*3"
+    path = make(
+        tmp_path / "a.mkv", f"{H264} -c:a flac -bsf:a {damage}", *beeps(0.25, 3.75, seconds=6)
+    )
+    heard = hear(path)
+    assert heard.tally.num_problems > 0
+    assert [heard.onsets[0], heard.onsets[-1]] == pytest.approx([0.25, 3.75], abs=EXACT)
+
+
+@pytest.mark.parametrize("name", ["aac.mp4", "opus.mkv", "aac.ts"])
+def test_later_windows_are_a_slice_of_all(name: str, tmp_path: Path) -> None:
+    path = make(tmp_path / name, CONTAINERS[name][0])
+    origin = first_frame_seconds(path)
+    whole = hear(path, origin=origin)
+    for first, num in ((0, 2), (2, 3), (5, 1), (3, 0)):
+        part = hear(path, origin=origin, first_window=first, num=num)
+        assert part.heard == whole.heard[first : first + num]
+        expected = whole.samples[first * RATE : (first + num) * RATE]
+        assert part.samples.tobytes() == expected.tobytes()
+
+
+def test_rounded_times_do_not_tear_the_sound(tmp_path: Path) -> None:
+    """Matroska rounds to milliseconds; a pure tone through it has no clicks."""
+    sound = ["-f", "lavfi", "-i", "sine=frequency=1000:sample_rate=44100:duration=6"]
+    heard = hear(make(tmp_path / "a.mkv", f"{H264} -c:a flac", *sound))
+    inside = heard.samples[RATE : 5 * RATE].astype(np.float64)
+    spectrum = np.abs(np.fft.rfft(inside * np.hanning(len(inside)))) ** 2
+    tone = 4 * 1000
+    near = spectrum[tone - 40 : tone + 40].sum()
+    assert spectrum.sum() - near < near * 1e-7
+
+
+@pytest.mark.parametrize("offset", [36000, 95440])
+def test_large_clocks_and_a_wrap(offset: int, tmp_path: Path) -> None:
+    """The clock of a transport stream wraps after 95443.7 s."""
+    codecs = f"{H264} -c:a aac {NO_MUX_DELAY} -output_ts_offset {offset}"
+    path = make(tmp_path / "a.ts", codecs)
+    check_onsets(hear(path, origin=first_frame_seconds(path)), *BEEPS)
+
+
+@pytest.mark.parametrize("origin", [1e10, -1e10, 315e6])
+def test_windows_far_from_the_sound_are_silence(origin: float, tmp_path: Path) -> None:
+    path = make(tmp_path / "a.mp4", f"{H264} -c:a aac")
+    assert hear(path, origin=origin, num=3).heard == [False] * 3
+
+
+def test_sound_far_beyond_the_picture_takes_no_memory(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.mkv", f"{H264} -c:a flac", "-itsoffset", "300000000", *beeps(0.25))
+    assert hear(path, num=5).heard == [False] * 5
+    assert hear(path, num=5, in_order=False).heard == [False] * 5
+
+
+def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"no media at all" * 100)
+    for name, reason in (("a.mp4", "not_a_video"), ("missing.mp4", "not_found")):
+        with pytest.raises(VideoError) as caught:
+            hear(tmp_path / name)
+        assert caught.value.reason == reason
+    (tmp_path / "list.m3u8").write_text("#EXTM3U\n#EXTINF:1,\na.ts\n")
+    with pytest.raises(VideoError):
+        hear(tmp_path / "list.m3u8")
+
+
+def test_each_packet_is_a_sign_of_life(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.mp4", f"{H264} -c:a aac", *beeps(0.25, seconds=1))
+    signs = 0
+
+    def alive() -> None:
+        nonlocal signs
+        signs += 1
+
+    list(
+        hear_windows(
+            str(path), origin_seconds=0, num_windows=6, rate=RATE, tally=Tally(), alive=alive
+        )
+    )
+    assert signs > 150 + 40  # also those of the video, past the end of the sound
+
+
+# ---- placing, without files
+
+
+@st.composite
+def placed_sounds(draw: st.DrawFn) -> list[PlacedSound]:
+    """Sounds of any place; every sample's value is the number of its sound."""
+    places = draw(st.lists(st.tuples(st.integers(-60, 300), st.integers(0, 40)), max_size=12))
+    return [
+        PlacedSound(position=position, samples=np.full(length, number + 1, np.float32))
+        for number, (position, length) in enumerate(places)
+    ]
+
+
+@given(placed_sounds(), st.integers(0, 12), st.integers(0, 12), st.integers(1, 20))
+def test_all_sound_is_where_it_belongs(
+    sounds: list[PlacedSound], first: int, num: int, rate: int
+) -> None:
+    windows = range(first, first + num)
+    line = np.zeros(1000, np.float32)
+    touched = np.zeros(1000, bool)
+    for sound in sounds:
+        place = np.arange(len(sound.samples)) + sound.position
+        line[place[place >= 0]] = sound.samples[place >= 0]
+        touched[place[place >= 0]] = True
+    got = list(place_sound(iter(sounds), windows=windows, rate=rate, num_held=None))
+    assert [window.index for window in got] == list(windows)
+    for window in got:
+        part = slice(window.index * rate, (window.index + 1) * rate)
+        assert window.samples.dtype == np.float32
+        np.testing.assert_array_equal(window.samples, line[part])
+        assert window.heard == touched[part].any()
+
+
+@given(placed_sounds(), st.integers(0, 12), st.integers(0, 12), st.integers(1, 20))
+def test_held_windows_are_enough_for_sound_that_goes_back_a_little(
+    sounds: list[PlacedSound], first: int, num: int, rate: int
+) -> None:
+    """Streaming gives the same as holding all, while no sound is further behind than is held."""
+    windows = range(first, first + num)
+    latest, kept = -(10**9), []
+    for sound in sounds:
+        if sound.position // rate > latest - 4:
+            kept.append(sound)
+            latest = max(latest, sound.position // rate)
+    streamed = list(place_sound(iter(kept), windows=windows, rate=rate, num_held=4))
+    held = list(place_sound(iter(kept), windows=windows, rate=rate, num_held=None))
+    assert len(streamed) == num
+    for one, other in zip(streamed, held, strict=True):
+        assert (one.index, one.heard) == (other.index, other.heard)
+        np.testing.assert_array_equal(one.samples, other.samples)
+
+
+@given(placed_sounds(), st.integers(0, 12), st.integers(0, 12), st.integers(1, 20))
+def test_streamed_windows_are_a_slice_of_all(
+    sounds: list[PlacedSound], first: int, num: int, rate: int
+) -> None:
+    whole = list(place_sound(iter(sounds), windows=range(25), rate=rate, num_held=3))
+    windows = range(first, first + num)
+    part = list(place_sound(iter(sounds), windows=windows, rate=rate, num_held=3))
+    for one, other in zip(part, whole[first : first + num], strict=True):
+        assert (one.index, one.heard) == (other.index, other.heard)
+        np.testing.assert_array_equal(one.samples, other.samples)
+
+
+def test_windows_are_given_out_while_sound_comes() -> None:
+    """Memory: no more than the held windows wait, and nothing is read past the last."""
+    read = 0
+
+    def endless() -> Iterator[PlacedSound]:
+        nonlocal read
+        for read in itertools.count():
+            yield PlacedSound(position=read * 10, samples=np.ones(10, np.float32))
+
+    windows = place_sound(endless(), windows=range(1000), rate=10, num_held=HELD_WINDOWS)
+    for window in windows:
+        assert window.heard
+        assert read - window.index <= HELD_WINDOWS
+    assert read == 999 + HELD_WINDOWS
+
+
+def test_a_place_years_away_costs_nothing() -> None:
+    far = [PlacedSound(position=n * 10**15, samples=np.ones(5, np.float32)) for n in (-1, 1)]
+    for num_held in (None, HELD_WINDOWS):
+        got = list(place_sound(iter(far), windows=range(3), rate=16000, num_held=num_held))
+        assert [window.heard for window in got] == [False] * 3
+
+
+def timed(*seconds: float) -> list[TimedSound]:
+    return [TimedSound(seconds=time, duration_seconds=1, frame=None) for time in seconds]
+
+
+@pytest.mark.parametrize(
+    ("times", "kept"),
+    [
+        ((0, 1, 2), (0, 1, 2)),
+        ((0, 1, 1e9, 2, 3), (0, 1, 2, 3)),
+        ((1e9, 0, 1), (0, 1)),
+        ((0, 1, 100, 101), (0, 1, 100, 101)),
+        ((0, 1, 100), (0, 1, 100)),
+        ((0, 1, 5, 2, 3), (0, 1, 5, 2, 3)),
+        ((20, 21, 0, 1), (20, 21, 0, 1)),
+        ((), ()),
+    ],
+)
+def test_one_damaged_time_is_not_believed(
+    times: tuple[float, ...], kept: tuple[float, ...]
+) -> None:
+    num_dropped = 0
+
+    def dropped() -> None:
+        nonlocal num_dropped
+        num_dropped += 1
+
+    got = [sound.seconds for sound in drop_leaps(timed(*times), dropped=dropped)]
+    assert got == list(kept)
+    assert num_dropped == len(times) - len(kept)
+
+
+def test_a_lost_frame_is_longer_than_jitter() -> None:
+    assert JITTER_SECONDS < 0.02  # Opus
