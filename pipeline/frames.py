@@ -86,7 +86,7 @@ def decode_stream(
 
     for packet in read_packets(container, damaged=damaged):
         alive()
-        if packet.stream_index != stream.index:
+        if packet.stream.index != stream.index:  # the packet's own index is 0 in the last ones
             continue
         try:
             frames = packet.decode()

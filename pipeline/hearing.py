@@ -11,6 +11,7 @@ from typing import Any
 
 import av
 import av.error
+import av.filter
 import numpy as np
 
 from pipeline.frames import Tally, decode_stream
@@ -131,22 +132,38 @@ class _Stretch:
         self._start_seconds = first.seconds
         self._num_samples = 0
         self._position = position
-        # Without the limit a float sum of two channels is louder than one of integers.
-        options = {"rematrix_maxval": "1"}
-        self._resampler = av.AudioResampler("flt", "mono", rate, options=options)
+        self._rate = rate
+        self._resampler = _resampler(rate)
+        self._mixer: Any = None
 
     def goes_on_with(self, sound: TimedSound) -> bool:
         end = self._start_seconds + self._num_samples / sound.frame.sample_rate
         return self._form == _form(sound.frame) and joins(sound.seconds, end_seconds=end)
 
     def add(self, sound: TimedSound) -> Iterator[PlacedSound]:
+        frame = sound.frame
+        frame.pts = None  # samples are counted from the first one's time
+        if self._num_samples == 0:
+            try:
+                frames = self._resampler.resample(frame)
+            except av.error.ArgumentError:  # no rule for these channels: ambisonics, only rear ones
+                self._mixer = _mixer(frame)
+                self._resampler = _resampler(self._rate)
+                frames = self._resampler.resample(self._mix(frame))
+        else:
+            frames = self._resampler.resample(self._mix(frame))
         self._num_samples += sound.frame.samples
-        sound.frame.pts = None  # samples are counted from the first one's time
-        yield from self._give(self._resampler.resample(sound.frame))
+        yield from self._give(frames)
 
     def finish(self) -> Iterator[PlacedSound]:
         """What the resampler still holds."""
         yield from self._give(self._resampler.resample(None))
+
+    def _mix(self, frame: Any) -> Any:
+        if self._mixer is None:
+            return frame
+        self._mixer.push(frame)
+        return self._mixer.pull()
 
     def _give(self, frames: list[Any]) -> Iterator[PlacedSound]:
         for frame in frames:
@@ -157,6 +174,30 @@ class _Stretch:
                 position=self._position, samples=np.clip(samples, -1, 1).astype(np.float32)
             )
             self._position += len(samples)
+
+
+def _resampler(rate: int) -> Any:
+    # Without the limit a float sum of two channels is louder than one of integers.
+    return av.AudioResampler("flt", "mono", rate, options={"rematrix_maxval": "1"})
+
+
+def _mixer(frame: Any) -> Any:
+    """A filter that gives all channels the same weight, whatever they are."""
+    num_channels = frame.layout.nb_channels
+    weights = "+".join(f"{1 / num_channels:.9f}*c{index}" for index in range(num_channels))
+    graph = av.filter.Graph()
+    source = graph.add(
+        "abuffer",
+        sample_rate=str(frame.sample_rate),
+        sample_fmt=frame.format.name,
+        channel_layout=frame.layout.name,
+    )
+    pan = graph.add("pan", f"mono|c0={weights}")
+    sink = graph.add("abuffersink")
+    source.link_to(pan)
+    pan.link_to(sink)
+    graph.configure()
+    return graph
 
 
 def _form(frame: Any) -> tuple[str, str, int]:

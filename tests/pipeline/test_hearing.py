@@ -7,6 +7,7 @@ beeps, on which the video starts at 0 unless a test says otherwise.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from hypothesis import strategies as st
 
 from pipeline.frames import Tally
 from pipeline.hearing import hear_windows
+from pipeline.opening import open_sound
+from pipeline.packets import read_packet_facts
 from pipeline.placing import (
     HELD_WINDOWS,
     JITTER_SECONDS,
@@ -161,6 +164,21 @@ def test_any_rate_and_layout_becomes_mono_of_one_rate(
 
 def channels(layout: str) -> int:
     return {"mono": 1, "stereo": 2}.get(layout) or int(layout[0]) + int(layout[2])
+
+
+@pytest.mark.parametrize("layout", ["BL+BR", "LFE", "FC+LFE", "7.1(wide)", "octagonal"])
+def test_channels_without_a_rule_are_mixed(layout: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    num = {"BL+BR": 2, "LFE": 1, "FC+LFE": 2}.get(layout, 8)
+    spread = "|".join(f"c{n}=c0" for n in range(num))
+    run_ffmpeg(*beeps(*BEEPS), "-af", f"pan={layout}|{spread}", "-c:a", "pcm_s16le", path)
+    with av.open(str(path)) as container:
+        assert container.streams.audio[0].layout.name.endswith(
+            (layout, f"({layout})", "7.1(wide)", f"{num} channels")
+        )
+    heard = hear(path)
+    check_onsets(heard, *BEEPS)
+    assert heard.tally.num_errors == 0
 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 16000, 22050, 48000])
@@ -344,6 +362,8 @@ def test_what_is_left_of_a_cut_file(kept: float, codec: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["aac.mp4", "mp3.mp4", "flac.mkv", "aac.ts", "vorbis.webm"])
 def test_damage_costs_what_it_hits(name: str, tmp_path: Path) -> None:
     codecs, _ = CONTAINERS[name]
+    if name.endswith(("mkv", "webm")):
+        codecs += " -cluster_time_limit 500"  # a reader goes on at the next cluster
     path = make(tmp_path / name, codecs, *beeps(*BEEPS, hiss=0.05))
     origin = first_frame_seconds(path)
     data = bytearray(path.read_bytes())
@@ -438,6 +458,120 @@ def test_each_packet_is_a_sign_of_life(tmp_path: Path) -> None:
         )
     )
     assert signs > 150 + 40  # also those of the video, past the end of the sound
+
+
+@pytest.mark.parametrize("name", ["flt", "dbl"])
+def test_values_that_are_no_numbers(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    run_ffmpeg(*beeps(*BEEPS), "-c:a", {"flt": "pcm_f32le", "dbl": "pcm_f64le"}[name], path)
+    data = bytearray(path.read_bytes())
+    dtype = np.dtype("<f4" if name == "flt" else "<f8")
+    middle = len(data) // 2 // 16 * 16
+    bad = np.array([np.nan, np.inf, -np.inf, 1e30], dtype)
+    for shift in range(dtype.itemsize):  # wherever the samples begin
+        place = middle + 4096 * shift + shift
+        data[place : place + bad.nbytes] = bad.tobytes()
+    path.write_bytes(data)
+    heard = hear(path)  # checks that all values are in [-1, 1]
+    assert heard.onsets[0] == pytest.approx(0.25, abs=EXACT)
+
+
+def test_a_rate_of_one_a_second_is_not_decoded(tmp_path: Path) -> None:
+    """A packet of it would last for hours."""
+    path = tmp_path / "a.wav"
+    run_ffmpeg(*beeps(0.25, seconds=0.5), "-c:a", "pcm_s16le", "-bitexact", path)
+    data = bytearray(path.read_bytes())
+    assert data[24:28] == (48000).to_bytes(4, "little")
+    data[24:28] = (1).to_bytes(4, "little")
+    path.write_bytes(data)
+    heard = hear(path)
+    assert heard.heard == [False] * 6
+    assert heard.tally.num_errors > 0
+
+
+# ---- real files
+
+
+NO_SOUND = {"not_a_video", "empty_file"}
+STEP = {"testWMV.wmv"}
+"""Times step by 22 ms: heard at its time here, and pulled together by the other reader."""
+
+
+def corpus_files(folder: Path) -> list[Path]:
+    media = {path for path in folder.rglob("*") if path.is_file()}
+    return sorted(path for path in media if path.suffix not in {".tsv", ".md", ".json", ".tar"})
+
+
+def where(path: Path) -> tuple[float, int]:
+    """The time of the first frame, and how many windows the video covers."""
+    try:
+        facts = read_packet_facts(
+            str(path), max_pixels=10**9, max_duration_seconds=1e6, alive=lambda: None
+        )
+    except VideoError:
+        return 0.0, 3
+    return facts["first_seconds"], math.ceil(facts["duration_seconds"])
+
+
+def read_otherwise(path: Path, *, origin: float, num: int) -> npt.NDArray[np.float64]:
+    """The same windows by the program ffmpeg, joined."""
+    with open_sound(str(path)) as (container, stream):
+        index, start = stream.index, (container.start_time or 0) / 1e6
+    output = run_ffmpeg(
+        *("-i", f"file:{path}", "-map", f"0:{index}", "-ac", "1", "-f", "s16le"),
+        *("-af", f"aresample={RATE}:async=1:first_pts=0", "pipe:1"),
+    )
+    samples = np.frombuffer(output, "<i2") / 32768
+    shift = round((origin - start) * RATE)  # the program begins at the start of the file
+    samples = samples[shift:] if shift >= 0 else np.pad(samples, (-shift, 0))
+    return np.pad(samples, (0, max(0, num * RATE - len(samples))))[: num * RATE]
+
+
+def test_real_files_sound_as_another_reader_says(corpus_dir: Path) -> None:
+    num_compared = 0
+    for path in corpus_files(corpus_dir):
+        origin, num = where(path)
+        try:
+            heard = hear(path, origin=origin, num=num)
+        except VideoError as error:
+            assert error.reason in NO_SOUND, path
+            continue
+        with open_sound(str(path)) as (_, stream):
+            if stream is None:
+                assert not any(heard.heard), path
+                continue
+        other = read_otherwise(path, origin=origin, num=num)
+        levels = np.sqrt((heard.samples.reshape(num, RATE).astype(np.float64) ** 2).mean(axis=1))
+        expected = np.sqrt((other.reshape(num, RATE) ** 2).mean(axis=1))
+        np.testing.assert_allclose(levels, expected, rtol=0, atol=0.003, err_msg=str(path))
+        power = np.sqrt((heard.samples.astype(np.float64) ** 2).sum() * (other**2).sum())
+        if power > 1 and path.name not in STEP:
+            assert (heard.samples * other).sum() > 0.95 * power, path
+        num_compared += 1
+    assert num_compared > 35
+
+
+def test_real_files_where_the_track_ends_and_begins(corpus_dir: Path) -> None:
+    for name, expected in {
+        "audio_starts_2s_late.mp4": "00111",
+        "rails_no_audio.mp4": "00000",
+        "negative_start.ts": "00000",
+        "two_audio_60fps.mp4": "11111",
+        "video_with_failing_audio.mp4": "111111111111",
+        "testFLV.flv": "10",
+        "testASF_two_video.asf": "000011111111111",
+    }.items():
+        origin, num = where(corpus_dir / name)
+        heard = hear(corpus_dir / name, origin=origin, num=num).heard
+        assert "".join("01"[value] for value in heard)[: len(expected)] == expected, name
+
+
+def test_a_real_file_whose_times_go_back(corpus_dir: Path) -> None:
+    origin, num = where(corpus_dir / "non_monotonic_dts.ts")
+    streamed = hear(corpus_dir / "non_monotonic_dts.ts", origin=origin, num=num)
+    whole = hear(corpus_dir / "non_monotonic_dts.ts", origin=origin, num=num, in_order=False)
+    assert all(whole.heard)
+    assert sum(streamed.heard) < len(whole.heard)
 
 
 # ---- placing, without files
