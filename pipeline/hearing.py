@@ -6,6 +6,7 @@ one stretch; where times jump or the sound changes its form, another stretch beg
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -107,11 +108,14 @@ def _resample(
     sounds: Iterable[TimedSound], *, origin_seconds: float, rate: int, tally: Tally
 ) -> Iterator[PlacedSound]:
     stretch: _Stretch | None = None
-    for sound in sounds:
+    for sound in itertools.chain(sounds, (None,)):
         try:
-            if stretch is None or not stretch.goes_on_with(sound):
-                if stretch is not None:
-                    yield from stretch.finish()
+            if stretch is not None and (sound is None or not stretch.goes_on_with(sound)):
+                yield from stretch.finish()
+                stretch = None
+            if sound is None:
+                return
+            if stretch is None:
                 position = round((sound.seconds - origin_seconds) * rate)
                 stretch = _Stretch(sound, position=position, rate=rate)
             yield from stretch.add(sound)
@@ -120,8 +124,6 @@ def _resample(
         except av.error.FFmpegError:
             tally.num_errors += 1
             stretch = None
-    if stretch is not None:
-        yield from stretch.finish()
 
 
 class _Stretch:
@@ -200,5 +202,5 @@ def _mixer(frame: Any) -> Any:
     return graph
 
 
-def _form(frame: Any) -> tuple[str, str, int]:
-    return frame.format.name, frame.layout.name, frame.sample_rate
+def _form(frame: Any) -> tuple[str, Any, int]:
+    return frame.format.name, frame.layout, frame.sample_rate

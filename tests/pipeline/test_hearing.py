@@ -493,6 +493,7 @@ def test_a_rate_of_one_a_second_is_not_decoded(tmp_path: Path) -> None:
 
 
 NO_SOUND = {"not_a_video", "empty_file"}
+GOES_BACK = {"non_monotonic_dts.ts"}
 STEP = {"testWMV.wmv"}
 """Times step by 22 ms: heard at its time here, and pulled together by the other reader."""
 
@@ -530,6 +531,8 @@ def read_otherwise(path: Path, *, origin: float, num: int) -> npt.NDArray[np.flo
 def test_real_files_sound_as_another_reader_says(corpus_dir: Path) -> None:
     num_compared = 0
     for path in corpus_files(corpus_dir):
+        if path.name in GOES_BACK:
+            continue
         origin, num = where(path)
         try:
             heard = hear(path, origin=origin, num=num)
@@ -567,9 +570,10 @@ def test_real_files_where_the_track_ends_and_begins(corpus_dir: Path) -> None:
 
 
 def test_a_real_file_whose_times_go_back(corpus_dir: Path) -> None:
-    origin, num = where(corpus_dir / "non_monotonic_dts.ts")
-    streamed = hear(corpus_dir / "non_monotonic_dts.ts", origin=origin, num=num)
-    whole = hear(corpus_dir / "non_monotonic_dts.ts", origin=origin, num=num, in_order=False)
+    [name] = GOES_BACK
+    origin, num = where(corpus_dir / name)
+    streamed = hear(corpus_dir / name, origin=origin, num=num)
+    whole = hear(corpus_dir / name, origin=origin, num=num, in_order=False)
     assert all(whole.heard)
     assert sum(streamed.heard) < len(whole.heard)
 
