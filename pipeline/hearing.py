@@ -171,10 +171,9 @@ class _Stretch:
         for frame in frames:
             if frame is None:  # flushed without having had anything to do
                 continue
-            samples = np.nan_to_num(frame.to_ndarray()[0], nan=0.0, posinf=1.0, neginf=-1.0)
-            yield PlacedSound(
-                position=self._position, samples=np.clip(samples, -1, 1).astype(np.float32)
-            )
+            samples = np.clip(frame.to_ndarray()[0], -1, 1)
+            samples[np.isnan(samples)] = 0
+            yield PlacedSound(position=self._position, samples=samples)
             self._position += len(samples)
 
 

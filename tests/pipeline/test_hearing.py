@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.frames import Tally
+from pipeline.frames import Tally, decode_frames
 from pipeline.hearing import hear_windows
 from pipeline.opening import open_sound
 from pipeline.packets import read_packet_facts
@@ -411,6 +411,28 @@ def test_rounded_times_do_not_tear_the_sound(tmp_path: Path) -> None:
     tone = 4 * 1000
     near = spectrum[tone - 40 : tone + 40].sum()
     assert spectrum.sum() - near < near * 1e-7
+
+
+def test_a_clock_that_drifts_is_followed(tmp_path: Path) -> None:
+    """The times run 1 % faster than the samples."""
+    path = make(tmp_path / "a.mkv", f"{H264} -c:a flac -bsf:a setts=pts=PTS*1.01:dts=DTS*1.01")
+    expected = [beep * 1.01 for beep in BEEPS]
+    check_onsets(hear(path), *expected, within=JITTER_SECONDS + EXACT)
+
+
+def test_streams_in_another_order(tmp_path: Path) -> None:
+    """Each decoder gives out its last frames, also that of the second stream."""
+    codecs = "-map 1 -map 0 -c:v libx264 -bf 3 -threads 1 -c:a libopus"
+    path = make(tmp_path / "a.mkv", codecs)
+    assert hear(path).heard == [True] * 6
+    frames = decode_frames(
+        str(path),
+        tally=Tally(),
+        max_pixels=10**6,
+        max_duration_seconds=60,
+        alive=lambda: None,
+    )
+    assert len(list(frames)) == 150
 
 
 @pytest.mark.parametrize("offset", [36000, 95440])
