@@ -1,4 +1,4 @@
-"""Open a video file safely and choose its video stream. Runs inside the decoder process only."""
+"""Open a file safely and choose its video or sound stream. Runs inside the decoder process only."""
 
 from __future__ import annotations
 
@@ -32,6 +32,15 @@ OPTIONS = {
     "enable_drefs": "0",
 }
 _NOT_MOVING = Disposition.attached_pic | Disposition.timed_thumbnails
+_FOR_FEW = (
+    Disposition.comment
+    | Disposition.karaoke
+    | Disposition.hearing_impaired
+    | Disposition.visual_impaired
+    | Disposition.clean_effects
+    | Disposition.non_diegetic
+    | Disposition.descriptions
+)
 
 
 @contextlib.contextmanager
@@ -45,6 +54,19 @@ def open_video(path: str, *, max_pixels: int) -> Iterator[tuple[Any, Any]]:
     av.logging.set_level(av.logging.FATAL)
     with _open(path) as container:
         yield container, _choose_stream(container, max_pixels=max_pixels)
+
+
+@contextlib.contextmanager
+def open_sound(path: str) -> Iterator[tuple[Any, Any]]:
+    """(container, sound stream or None) of a local file, with or without a video stream.
+
+    Of the streams with a decoder: the first that the container flags as default, else the first
+    that is no commentary or the like, else the first. Never one that is to be mixed into another.
+    VideoError: not_found, unreadable, empty_file, not_a_video, refused_format.
+    """
+    av.logging.set_level(av.logging.FATAL)
+    with _open(path) as container:
+        yield container, _choose_sound(container)
 
 
 def _open(path: str) -> Any:
@@ -77,6 +99,19 @@ def _choose_stream(container: Any, *, max_pixels: int) -> Any:
     stream = max(with_decoder, key=lambda s: (s.width or 0) * (s.height or 0))
     check_pixels(stream.width or 0, stream.height or 0, max_pixels=max_pixels)
     return stream
+
+
+def _choose_sound(container: Any) -> Any:
+    streams = [
+        stream
+        for stream in container.streams.audio
+        if stream.codec_context is not None and not stream.disposition & Disposition.dependent
+    ]
+
+    def rank(stream: Any) -> tuple[bool, bool]:
+        return not stream.disposition & Disposition.default, bool(stream.disposition & _FOR_FEW)
+
+    return min(streams, key=rank, default=None)  # the first of equals
 
 
 def read_packets(container: Any, *streams: Any, damaged: Callable[[], None]) -> Iterator[Any]:

@@ -22,6 +22,7 @@ DECODER_PROCESS = {
     "pipeline.opening",
     "pipeline.packets",
     "pipeline.frames",
+    "pipeline.hearing",
     "pipeline.pixels",
     "pipeline.scaling",
 }
