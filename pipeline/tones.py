@@ -24,6 +24,8 @@ PEAK_NITS = 1000.0
 WHITE_NITS = 203.0
 """Of a white sheet in HDR (BT.2408): SDR white, 1.0."""
 CODES = 1 << 16
+WHITE_CODE = 255 << 8
+"""What libswscale makes of the white of limited range in 16 bits."""
 LIGHT_BITS = 20
 """1.0 of HDR light, PEAK_NITS, is 1 << LIGHT_BITS."""
 SDR_BITS = 16
@@ -42,7 +44,7 @@ _TO_BT709 = np.array(
 
 
 def to_sdr(rgb_HWC: Picture16, *, transfer: Transfer, wide_gamut: bool) -> Picture:
-    """(H, W, 3) uint8 sRGB of an (H, W, 3) full-range 16-bit picture.
+    """(H, W, 3) uint8 sRGB of an (H, W, 3) picture whose signal is 1.0 at WHITE_CODE.
 
     `wide_gamut`: the primaries are those of BT.2020, else those of BT.709. An SDR picture is taken
     as sRGB, so that its greys stay as they are.
@@ -134,7 +136,8 @@ def _table(values: Iterable[float], *, one: int) -> Light:
 
 
 def _of_codes(light: Callable[[float], float], *, bits: int) -> Light:
-    return _table((light(code / (CODES - 1)) for code in range(CODES)), one=1 << bits)
+    signals = (min(code / WHITE_CODE, 1.0) for code in range(CODES))
+    return _table((light(signal) for signal in signals), one=1 << bits)
 
 
 @functools.cache
