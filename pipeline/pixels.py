@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from pipeline.scaling import Scaler, first_field
+from pipeline.scaling import Scaler, as_displayed
 
 MAX_PREVIEW_ASPECT = 4.0
 
@@ -84,7 +84,7 @@ class Converter:
         VideoError: unsupported_codec, out_of_memory.
         """
         shape = Shape.of(frame, sample_aspect=sample_aspect)
-        source = first_field(frame)
+        source = as_displayed(frame)
         # Streams of the same size share their pictures.
         by_size = {
             size: _upright(source, size, scaler=scaler, rotation=shape.rotation)

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline import tones
 from pipeline.pixels import Converter, Pictures, join_pictures
-from pipeline.scaling import first_field
+from pipeline.scaling import as_displayed
 from schemas.errors import VideoError
 from tests.clips import run_ffmpeg
 from tests.colours import (
@@ -288,9 +288,9 @@ def test_tables_are_the_same_on_every_machine(name: str) -> None:
 
 
 def test_the_integer_matrices_keep_white() -> None:
-    assert tones._TO_BT709.sum(axis=0).tolist() == [1 << tones.MATRIX_BITS] * 3
-    assert tones._LUMINANCE.sum() == 1 << 16
-    np.testing.assert_allclose(tones._TO_BT709.T / 65536, BT709_OF_BT2020, rtol=0, atol=5e-5)
+    assert tones._TO_BT709.sum(axis=1).tolist() == [1 << tones.MATRIX_BITS] * 3
+    assert tones._LUMINANCE.sum() == 1 << tones.MATRIX_BITS
+    np.testing.assert_allclose(tones._TO_BT709 / 65536, BT709_OF_BT2020, rtol=0, atol=5e-5)
 
 
 @pytest.mark.parametrize("name", ["rgb24", "rgb48le"])
@@ -327,6 +327,23 @@ def test_alpha_is_over_black() -> None:
         ),
     ):
         assert_near(convert(frame, (256, 8)), seen, mean=0.3, largest=1.5)
+
+
+def test_what_alpha_hides_does_not_show_at_the_edges() -> None:
+    """A black disc on transparent white, as GIFs have it, is black at any size."""
+    y, x = np.mgrid[:61, :91]
+    alpha = np.where((y - 30) ** 2 + (x - 45) ** 2 < 400, 255, 0).astype(np.uint8)
+    hidden = np.where(alpha > 0, 0, 255).astype(np.uint8)
+    frame = make_frame([np.dstack([hidden, hidden, hidden, alpha])], "rgba")
+    for size in ((20, 20), (200, 150)):
+        assert convert(frame, size).max() == 0
+
+
+def test_alpha_is_rounded_to_the_nearest() -> None:
+    colour, alpha = np.meshgrid(np.arange(256), np.arange(256))
+    rgba = np.dstack([colour, colour, colour, alpha]).astype(np.uint8)
+    exact = np.floor(colour * alpha / 255 + 0.5)
+    assert np.array_equal(tones.over_black(rgba[..., :3], rgba[..., 3])[..., 0], exact)
 
 
 def test_hdr_with_alpha() -> None:
@@ -378,7 +395,7 @@ def test_of_an_interlaced_frame_the_first_field_is_seen(
 def test_a_progressive_frame_is_left_whole(tmp_path: Path) -> None:
     frame = woven(tmp_path, order="prog")
     assert not frame.interlaced_frame
-    assert first_field(frame) is frame
+    assert as_displayed(frame) is frame
     assert {level // 128 for level in convert(frame, (96, 64))[:, 40, 1].tolist()} == {0, 1}
 
 
