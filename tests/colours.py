@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import av
 import numpy as np
 import numpy.typing as npt
 
@@ -21,31 +20,6 @@ TAGS = {"bt601": 6, "bt709": 1, "bt2020": 9}
 CHROMA_SHIFT = {"420": (1, 1), "422": (1, 0), "444": (0, 0)}
 SHARPNESS = 0.6
 """The cubic of Mitchell and Netravali with B = 0 and C = 0.6."""
-
-
-def make_frame(planes: list[npt.NDArray[Any]], pixel_format: str, **tags: int) -> Any:
-    """A frame of the given planes, as wide as the bytes of their rows; tags as of `VideoFrame`."""
-    height, width = planes[0].shape[:2]
-    frame = av.VideoFrame(width, height, pixel_format)
-    for plane, values in zip(frame.planes, planes, strict=True):
-        rows = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
-        padded = np.zeros((plane.height, plane.line_size), np.uint8)
-        padded[:, : rows.shape[1]] = rows
-        plane.update(padded.tobytes().ljust(plane.buffer_size, b"\0"))
-    for name, value in tags.items():
-        setattr(frame, name, value)
-    return frame
-
-
-def read_planes(frame: Any, *, bits: int) -> list[Floats]:
-    """Code values of the planes of a planar frame."""
-    dtype = np.dtype(np.uint8 if bits == 8 else "<u2")
-    planes = []
-    for plane in frame.planes:
-        rows = np.frombuffer(plane, np.uint8)[: plane.line_size * plane.height]
-        rows = rows.reshape(plane.height, plane.line_size)[:, : plane.width * dtype.itemsize]
-        planes.append(np.ascontiguousarray(rows).view(dtype).astype(np.float64))
-    return planes
 
 
 def rgb_of_planes(
