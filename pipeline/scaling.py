@@ -121,7 +121,10 @@ def _first_field(frame: Any) -> Any:
 
 
 def _over_black(frame: Any) -> Any:
-    """In full size: scaled by itself, the colour that alpha hides would come out at the edges."""
+    """The same frame where it is opaque, as most are.
+
+    In full size: scaled by itself, the colour that alpha hides would come out at the edges.
+    """
     transfer, wide_gamut = _light_of(frame)
     deep = transfer != "sdr" or wide_gamut
     size = (frame.width, frame.height)
@@ -129,8 +132,11 @@ def _over_black(frame: Any) -> Any:
     rgba_HWC = scaled.to_ndarray()
     colours_HWC, alpha_HW = rgba_HWC[..., :3], rgba_HWC[..., 3]
     if deep:
-        colours_HWC = to_sdr(colours_HWC, transfer=transfer, wide_gamut=wide_gamut)
         alpha_HW = (alpha_HW >> 8).astype(np.uint8)
+    if alpha_HW.min() == 255:
+        return frame
+    if deep:
+        colours_HWC = to_sdr(colours_HWC, transfer=transfer, wide_gamut=wide_gamut)
     return VideoFrame.from_ndarray(over_black(colours_HWC, alpha_HW), format="rgb24")
 
 

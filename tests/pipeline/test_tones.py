@@ -23,6 +23,7 @@ from tests.colours import (
 )
 from tests.frames import (
     LIMITED,
+    TRANSFER,
     UNSPECIFIED,
     assert_near,
     convert,
@@ -151,6 +152,19 @@ def test_what_alpha_hides_does_not_show_at_the_edges() -> None:
     frame = make_frame([np.dstack([hidden, hidden, hidden, alpha])], "rgba")
     for size in ((20, 20), (200, 150)):
         assert convert(frame, size).max() == 0
+
+
+@pytest.mark.parametrize("bits", [8, 10])
+def test_an_opaque_picture_is_like_one_without_alpha(bits: int) -> None:
+    planes = planes_of_rgb(scenery(96, 64), matrix="bt709", full_range=False, bits=bits)
+    opaque = np.full_like(planes[0], (1 << bits) - 1)
+    suffix = "" if bits == 8 else f"{bits}le"
+    for transfer in (UNSPECIFIED, *TRANSFER.values()):
+        tags = {"colorspace": 1, "color_trc": transfer}
+        plain = make_frame(planes, f"yuv444p{suffix}", **tags)
+        with_alpha = make_frame([*planes, opaque], f"yuva444p{suffix}", **tags)
+        for size in ((96, 64), (40, 24), (200, 150)):
+            assert np.array_equal(convert(plain, size), convert(with_alpha, size))
 
 
 def test_alpha_is_rounded_to_the_nearest() -> None:
