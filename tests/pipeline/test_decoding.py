@@ -39,9 +39,7 @@ TIME_TOLERANCE = 2e-6
 RATES = ("1", "2", "3.7")
 BROKEN = {"truncated.mp4", "truncated.mkv"}
 COMMON_MATRICES = {1, 2, 5, 6, 7, 9}
-FALLS_BACK = {
-    name: "damaged packets" for name in ("audio_comes_and_goes.ts", "growing_pictures.ts")
-}
+FALLS_BACK = dict.fromkeys(("audio_comes_and_goes.ts", "growing_pictures.ts"), "damaged packets")
 """Joined from parts whose packet counters do not go on."""
 WHOLE = sorted(MAKERS.keys() - BROKEN)
 
