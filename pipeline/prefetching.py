@@ -88,6 +88,8 @@ class DecodeAhead:
         except VideoError as error:
             started.check_unchanged(piece, cause=error)
             raise
+        finally:
+            started.decoding.close()
 
     def _fill(self) -> None:
         # Give the idle processes something to do.
