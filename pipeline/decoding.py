@@ -18,8 +18,9 @@ from schemas.errors import VideoError
 from schemas.plan import Piece
 from schemas.recipe import MAX_PREVIEW_ASPECT, Recipe
 
-Order = Literal["selected", "all", "sorted"]
-"""How much is decoded: only what is wanted, every frame, every frame twice to sort them."""
+Order = Literal["selected", "all", "sorted", "decord", "ffmpeg"]
+"""How a video is decoded. By PyAV: only what is wanted, every frame, every frame twice to sort
+them. Or by another backend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from pipeline.frames import Tally
 from pipeline.opening import check_pixels
 from pipeline.packets import PacketTable
 from pipeline.rereading import PacketReader
-from pipeline.sampling import Convert, Picture, Sampled, SampledFrame
+from pipeline.sampling import Convert, Picture, Sampled
 from pipeline.scheduling import NotSelectable, Run, Schedule
 from schemas.errors import VideoError
 
@@ -70,13 +70,7 @@ class FrameSelector:
                 picture = convert(frame)
                 rank = samples.ranks[next_sample]
                 while next_sample < run.stop_sample and samples.ranks[next_sample] == rank:
-                    yield SampledFrame(
-                        k=samples.ks[next_sample],
-                        grid_seconds=float(samples.grid_seconds[next_sample]),
-                        start_seconds=float(samples.display_seconds[next_sample, 0]),
-                        end_seconds=float(samples.display_seconds[next_sample, 1]),
-                        picture=picture,
-                    )
+                    yield samples.sample(next_sample, picture)
                     next_sample += 1
             if next_sample != run.stop_sample:
                 raise NotSelectable("a wanted frame does not come")

@@ -33,7 +33,9 @@ def serve(owner: Owner, request: dict[str, Any]) -> None:
     except MemoryError:
         owner.answer("reject", reason="out_of_memory", detail="limits.memory_bytes")
     except NotSelectable as error:
-        owner.answer("start_again", order="all", why=str(error))
+        tried = request["order"]
+        order = "all" if tried == "selected" else "selected"
+        owner.answer("start_again", order=order, why=str(error))
     except TimesGoBack:
         owner.answer("start_again", order="sorted", why="times go back")
     except Exception:  # reported as a bug by the owner, never as a reject
@@ -81,8 +83,10 @@ def _decode(
             num_parts=num_parts,
             announce=lambda stops: owner.answer("schedule", stops=stops),
         )
-    else:
+    elif order in ("all", "sorted"):
         samples = sampler.sorted() if order == "sorted" else sampler.all()
+    else:
+        samples = sampler.by_backend(order)
     tally = sampler.tally
     previous: Pictures | None = None
     while True:
