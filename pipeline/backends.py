@@ -44,17 +44,6 @@ class Backend(Protocol):
         ...
 
 
-def load_backend(name: str) -> Backend:
-    """NotSelectable: it is not installed."""
-    if name == "ffmpeg":
-        from pipeline.ffmpeg_frames import read_frames
-
-        return read_frames
-    from pipeline.decord_frames import read_frames as read_by_decord
-
-    return read_by_decord
-
-
 def check_times(
     found: npt.NDArray[np.float64], wanted: npt.NDArray[np.float64], *, what: str
 ) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from pipeline.answers import Nonsense, mapping, number, text, whole, wholes
 from pipeline.jail import DecoderProcess, Exchange
 from pipeline.sampling import PictureClip, Sampled, SampledFrame, assemble_clips
 from pipeline.slots import PREVIEW, FrameArrays, SlotLayout, read_slot
@@ -18,9 +19,12 @@ from schemas.errors import VideoError
 from schemas.plan import Piece
 from schemas.recipe import MAX_PREVIEW_ASPECT, Recipe
 
-Order = Literal["selected", "all", "sorted", "decord", "ffmpeg"]
-"""How a video is decoded. By PyAV: only what is wanted, every frame, every frame twice to sort
-them. Or by another backend."""
+Order = Literal["decord", "ffmpeg", "selected", "all", "sorted"]
+"""How a video is decoded: by another backend; or by PyAV, only what is wanted, every frame, or
+every frame twice to sort them. Each may hand over to a later one."""
+Taken = TypeVar("Taken")
+_ORDERS: tuple[Order, ...] = get_args(Order)
+_SHAPE = ("source_width", "source_height", "display_width", "display_height")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,8 @@ class DecodeOutcome:
     num_frames_decoded: int
     num_decode_errors: int
     corrupt: bool
+    complaint: str
+    """The last that libav had to say, of one process."""
 
 
 class StartAgain(Exception):
@@ -72,6 +78,29 @@ class _Picture:
     """Damage that decoding had met by then."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """How one process's share went."""
+
+    end_seconds: float
+    num_frames_decoded: int
+    num_decode_errors: int
+    num_problems: int
+    complaint: str
+
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> _Done:
+        if answer["kind"] != "done":
+            raise Nonsense(f"{answer['kind']} and not done")
+        return cls(
+            end_seconds=number(answer, "end_seconds"),
+            num_frames_decoded=whole(answer, "num_frames_decoded"),
+            num_decode_errors=whole(answer, "num_decode_errors"),
+            num_problems=whole(answer, "num_problems"),
+            complaint=text(answer, "complaint"),
+        )
+
+
 class Decoding:
     """A piece in the hands of decoder processes, which have begun."""
 
@@ -91,7 +120,11 @@ class Decoding:
         """
         self._piece = piece
         self._order = order
+        self._sizes = dict(sizes)
+        self._preview_height = recipe.preview.height if recipe.preview.enabled else None
         self._frames_per_clip = recipe.sampling.frames_per_clip
+        self._next_k = piece.first_clip * self._frames_per_clip
+        self._stop_k = int(recipe.limits.max_duration_seconds * recipe.sampling.fps) + 2
         picture_bytes = {name: 3 * width * height for name, (width, height) in sizes.items()}
         if recipe.preview.enabled:
             picture_bytes[PREVIEW] = int(3 * MAX_PREVIEW_ASPECT * recipe.preview.height**2)
@@ -103,12 +136,12 @@ class Decoding:
             "max_duration_seconds": recipe.limits.max_duration_seconds,
             "window": _window(piece, recipe),
             "sizes": {name: list(size) for name, size in sizes.items()},
-            "preview_height": recipe.preview.height if recipe.preview.enabled else None,
+            "preview_height": self._preview_height,
             "picture_bytes": picture_bytes,
             "order": order,
             "num_parts": len(processes),
         }
-        self._done: list[dict[str, Any]] = []
+        self._done: list[_Done] = []
         self._num_problems = 0
         self._exchanges: list[Exchange] = []
         try:
@@ -142,9 +175,10 @@ class Decoding:
         finally:
             self.close()
         yield DecodeOutcome(
-            num_frames_decoded=sum(answer["num_frames_decoded"] for answer in self._done),
-            num_decode_errors=sum(answer["num_decode_errors"] for answer in self._done),
-            corrupt=any(answer["num_problems"] for answer in self._done),
+            num_frames_decoded=sum(done.num_frames_decoded for done in self._done),
+            num_decode_errors=sum(done.num_decode_errors for done in self._done),
+            corrupt=any(done.num_problems for done in self._done),
+            complaint=self._done[-1].complaint,
         )
 
     def close(self) -> None:
@@ -153,26 +187,40 @@ class Decoding:
             exchange.abandon()
 
     def _samples(self) -> Sampled[_Picture]:
-        answers = [_answers(exchange) for exchange in self._exchanges]
-        stops: list[int | None] = [None]
+        answers = [_answers(exchange, self._order) for exchange in self._exchanges]
+        stops: list[int] | None = None
         if self._order == "selected":
-            schedules = [_take(those, "schedule") for those in answers]
-            stops = schedules[0]["stops"]
-        for segment, stop in enumerate(stops):
+            schedules = [self._take(part, answers, _stops) for part in range(len(answers))]
+            stops = schedules[0]
+        for segment, stop in enumerate([None] if stops is None else stops):
             part = segment % len(answers)
             sample: SampledFrame[_Picture] | None = None
             while sample is None or sample.k + 1 != stop:
-                answer = next(answers[part])
-                if answer["kind"] == "done":
-                    self._done.append(answer)
+                answer = self._take(part, answers, lambda answer: answer)
+                if answer["kind"] == "done" and stop is None:
+                    with _as_crash(self._exchanges[part]):
+                        self._done.append(_Done.of(answer))
                     break
                 with _as_crash(self._exchanges[part]):
                     sample = self._read_sample(answer, self._exchanges[part], previous=sample)
                 yield sample
-        if self._order == "selected":
-            self._done = [_take(those, "done") for those in answers]
-        self._num_problems = self._done[0]["num_problems"]
-        return float(self._done[0]["end_seconds"])
+        if stops is not None:
+            self._done = [self._take(part, answers, _Done.of) for part in range(len(answers))]
+        self._num_problems = self._done[0].num_problems
+        return self._done[0].end_seconds
+
+    def _take(
+        self,
+        part: int,
+        answers: Sequence[Iterator[dict[str, Any]]],
+        read: Callable[[dict[str, Any]], Taken],
+    ) -> Taken:
+        # The next answer of one process.
+        with _as_crash(self._exchanges[part]):
+            answer = next(answers[part], None)
+            if answer is None:
+                raise Nonsense("the last answer comes early")
+            return read(answer)
 
     def _read_sample(
         self,
@@ -181,24 +229,52 @@ class Decoding:
         *,
         previous: SampledFrame[_Picture] | None,
     ) -> SampledFrame[_Picture]:
-        self._num_problems = answer["num_problems"]
-        slot = answer["slot"]
-        if slot is not None:
-            memory = exchange.process.memory
-            arrays = read_slot(memory, self._layout, slot, answer["pictures"])
+        if answer["kind"] != "sample":
+            raise Nonsense(f"{answer['kind']} and not a sample")
+        k = whole(answer, "k")
+        if k != self._next_k or k >= self._stop_k:
+            raise Nonsense(f"sample {k} and not {self._next_k}")
+        self._next_k = k + 1
+        self._num_problems = whole(answer, "num_problems")
+        if answer.get("slot") is not None:
+            slot = whole(answer, "slot")
+            shapes = self._read_shapes(mapping(answer, "pictures"))
+            arrays = read_slot(exchange.process.memory, self._layout, slot, shapes)
             exchange.send({"kind": "free", "slot": slot})
-            picture = _Picture(arrays, answer["shape"], self._num_problems)
+            picture = _Picture(arrays, _read_shape(answer), self._num_problems)
         elif previous is not None:
             picture = replace(previous.picture, num_problems=self._num_problems)
         else:
-            raise LookupError("no frame to show again")
+            raise Nonsense("no frame to show again")
         return SampledFrame(
-            k=answer["k"],
-            grid_seconds=answer["grid_seconds"],
-            start_seconds=answer["start_seconds"],
-            end_seconds=answer["end_seconds"],
+            k=k,
+            grid_seconds=number(answer, "grid_seconds"),
+            start_seconds=number(answer, "start_seconds"),
+            end_seconds=number(answer, "end_seconds"),
             picture=picture,
         )
+
+    def _read_shapes(self, pictures: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        shapes = {name: tuple(wholes(pictures, name)) for name in pictures}
+        expected = {name: (height, width, 3) for name, (width, height) in self._sizes.items()}
+        if self._preview_height is not None:
+            _, width, _ = shapes.get(PREVIEW, (0, 0, 0))
+            expected[PREVIEW] = (self._preview_height, width, 3)
+        if shapes != expected:
+            raise Nonsense(f"pictures of {shapes} and not {expected}")
+        return shapes
+
+
+def _read_shape(answer: dict[str, Any]) -> dict[str, int]:
+    shape = mapping(answer, "shape")
+    read = {name: whole(shape, name, least=1) for name in _SHAPE}
+    return read | {"rotation": whole(shape, "rotation", least=-180)}
+
+
+def _stops(answer: dict[str, Any]) -> list[int]:
+    if answer["kind"] != "schedule":
+        raise Nonsense(f"{answer['kind']} and not a schedule")
+    return wholes(answer, "stops")
 
 
 @contextlib.contextmanager
@@ -206,23 +282,21 @@ def _as_crash(exchange: Exchange) -> Iterator[None]:
     # A process that hostile input has taken over may say anything.
     try:
         yield
-    except (LookupError, TypeError, ValueError) as error:
+    except (Nonsense, ValueError) as error:
         exchange.kill()
         raise VideoError("crashed", f"the decoder process sent nonsense: {error}") from error
 
 
-def _answers(exchange: Exchange) -> Iterator[dict[str, Any]]:
+def _answers(exchange: Exchange, order: Order) -> Iterator[dict[str, Any]]:
     for answer, _ in exchange.answers():
         if answer["kind"] == "start_again":
-            raise StartAgain(answer["order"], answer["why"])
+            later = _ORDERS[_ORDERS.index(order) + 1 :]
+            chosen = text(answer, "order")
+            for one in later:
+                if chosen == one:
+                    raise StartAgain(one, text(answer, "why"))
+            raise Nonsense(f"to start again as {chosen!r} after {order!r}")
         yield answer
-
-
-def _take(answers: Iterator[dict[str, Any]], kind: str) -> dict[str, Any]:
-    answer = next(answers)
-    if answer["kind"] != kind:
-        raise LookupError(f"{answer['kind']} and not {kind}")
-    return answer
 
 
 def _window(piece: Piece, recipe: Recipe) -> dict[str, Any]:

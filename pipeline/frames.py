@@ -11,7 +11,7 @@ from typing import Any
 
 import av.error
 
-from pipeline.opening import check_pixels, open_video, read_packets
+from pipeline.opening import check_pixels, open_video, pixel_limit, read_packets
 from pipeline.sampling import TimedFrame
 from schemas.errors import VideoError
 
@@ -54,7 +54,7 @@ def decode_frames(
     with open_video(path, max_pixels=max_pixels) as (container, stream):
         context = stream.codec_context
         context.thread_count = 1
-        context.options = {"max_pixels": str(max_pixels)}  # refused before memory is taken
+        context.options = pixel_limit(max_pixels)
         tally.stores_display_times = container.format.name != "avi"
         tally.sample_aspect = float(stream.sample_aspect_ratio or 1) or 1.0
         first_seconds: float | None = None

@@ -42,6 +42,7 @@ def hear_windows(
     rate: int,
     first_window: int = 0,
     in_order: bool = True,
+    max_pixels: int,
     tally: Tally,
     alive: Callable[[], None],
 ) -> Iterator[SoundWindow]:
@@ -62,6 +63,7 @@ def hear_windows(
             path,
             origin_seconds=origin_seconds,
             rate=rate,
+            max_pixels=max_pixels,
             tally=tally if start == first_window else Tally(),
             alive=alive,
         )
@@ -74,12 +76,18 @@ def hear_windows(
 
 
 def _hear(
-    path: str, *, origin_seconds: float, rate: int, tally: Tally, alive: Callable[[], None]
+    path: str,
+    *,
+    origin_seconds: float,
+    rate: int,
+    max_pixels: int,
+    tally: Tally,
+    alive: Callable[[], None],
 ) -> Iterator[PlacedSound]:
     def dropped() -> None:
         tally.num_errors += 1
 
-    with open_sound(path) as (container, stream):
+    with open_sound(path, max_pixels=max_pixels) as (container, stream):
         if stream is None:
             return
         stream.codec_context.thread_count = 1

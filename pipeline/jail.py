@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import messages
+from pipeline.answers import Nonsense, text
 from pipeline.slots import SharedMemory
 from schemas.errors import VideoError, WorkerDied
 from schemas.recipe import DecodeLimits
@@ -23,6 +24,8 @@ from schemas.reject import REASONS
 GOES_ON = ("schedule", "sample", "sound")
 """Answers that others follow."""
 ENDS = ("done", "facts", "reject", "start_again", "cancelled", "bug")
+CHILD = ("-P", "-m", "pipeline.jailed")
+"""What Python is given to run."""
 START_SECONDS = 60.0
 CANCEL_SECONDS = 5.0
 MAX_VIDEOS_PER_CHILD = 512
@@ -57,10 +60,10 @@ class Exchange:
             kind = answer["kind"]
             self.finished = kind in ENDS
             if kind == "reject":
-                raise VideoError(answer["reason"], answer["detail"])
+                raise VideoError(answer["reason"], text(answer, "detail"))
             if kind == "bug":
                 self.kill()
-                raise RuntimeError(f"in the decoder process:\n{answer['traceback']}")
+                raise RuntimeError(f"in the decoder process:\n{text(answer, 'traceback')}")
             if kind != "alive":
                 yield answer, payload
 
@@ -69,8 +72,9 @@ class Exchange:
         try:
             self.process.send(message)
         except messages.PipeClosed as error:
+            crash = self.process.post_mortem(error)
             self.kill()
-            raise VideoError("crashed", "it reads no more") from error
+            raise crash from None
 
     def abandon(self) -> None:
         """End the work in hand; the child stays in service where it can."""
@@ -86,9 +90,10 @@ class Exchange:
             self.kill()
 
     def kill(self) -> None:
-        """End the child at once."""
+        """End the child at once, unless it has gone on to other work."""
         self.finished = True
-        self.process.kill()
+        if self.process.exchange is self:
+            self.process.kill()
 
     def _receive(self) -> tuple[dict[str, Any], bytearray]:
         over_budget = f"more than {self._budget_seconds:.0f} s"
@@ -98,9 +103,7 @@ class Exchange:
         stall = min(self._limits.stall_seconds, left)
         try:
             answer, payload = self._receiver.receive(timeout_seconds=stall)
-            known = answer.get("kind") in ("alive", *GOES_ON, *ENDS)
-            if not known or answer.get("reason", "crashed") not in REASONS:
-                raise messages.Damaged("the decoder process sent something else than an answer")
+            _check(answer)
             return answer, payload
         except messages.WaitedTooLong:
             detail = f"no progress within {self._limits.stall_seconds:.0f} s"
@@ -109,6 +112,21 @@ class Exchange:
             raise VideoError("timed_out", detail) from None
         except (messages.PipeClosed, messages.Damaged) as error:
             raise self.process.post_mortem(error) from None
+
+
+def _check(answer: dict[str, Any]) -> None:
+    try:
+        kind = text(answer, "kind")
+        known = kind in ("alive", *GOES_ON, *ENDS)
+        if kind == "reject":
+            text(answer, "detail")
+            known = text(answer, "reason") in REASONS
+        if kind == "bug":
+            text(answer, "traceback")
+    except Nonsense:
+        known = False
+    if not known:
+        raise messages.Damaged("the decoder process sent something else than an answer")
 
 
 class DecoderProcess:
@@ -122,7 +140,10 @@ class DecoderProcess:
         self._log: Any = None
         self._num_videos = 0
         self._is_ready = False
-        self._exchange: Exchange | None = None
+        self.unfiltered = ""
+        """Why there is no filter on what the child asks of the system; empty: there is."""
+        self.exchange: Exchange | None = None
+        """The latest one."""
 
     def __enter__(self) -> DecoderProcess:
         return self
@@ -137,7 +158,7 @@ class DecoderProcess:
 
     @property
     def is_idle(self) -> bool:
-        return self._exchange is None or self._exchange.finished
+        return self.exchange is None or self.exchange.finished
 
     @property
     def receiver(self) -> messages.Receiver:
@@ -169,8 +190,8 @@ class DecoderProcess:
             self.memory.grow(shared_bytes)
             self.send(message)
         self._num_videos += 1
-        self._exchange = Exchange(self, duration_seconds=duration_seconds)
-        return self._exchange
+        self.exchange = Exchange(self, duration_seconds=duration_seconds)
+        return self.exchange
 
     def request(
         self, message: dict[str, Any], *, duration_seconds: float
@@ -186,7 +207,11 @@ class DecoderProcess:
         """messages.PipeClosed: nobody reads."""
         if self._child is None or self._child.stdin is None:
             raise messages.PipeClosed
-        messages.send(self._child.stdin.fileno(), message)
+        try:
+            fd, timeout = self._child.stdin.fileno(), self.limits.stall_seconds
+            messages.send(fd, message, timeout_seconds=timeout)
+        except messages.WaitedTooLong:
+            raise messages.PipeClosed from None
 
     def close(self) -> None:
         """End the child; closing twice is fine."""
@@ -211,7 +236,7 @@ class DecoderProcess:
         self._memory = SharedMemory.make()
         arguments = [str(self.limits.memory_bytes), str(self._memory.fd)]
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pipeline.jailed", *arguments],
+            [sys.executable, *CHILD, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -231,7 +256,7 @@ class DecoderProcess:
             if self._is_ready:
                 return
             try:
-                self.receiver.receive(timeout_seconds=START_SECONDS)
+                ready, _ = self.receiver.receive(timeout_seconds=START_SECONDS)
             except (messages.PipeClosed, messages.WaitedTooLong, messages.Damaged):
                 log = self._tail()
                 self.kill()
@@ -241,6 +266,7 @@ class DecoderProcess:
                         hint="see: pipeline doctor; it may lack memory",
                     ) from None
             else:
+                self.unfiltered = str(ready.get("unfiltered"))
                 self._is_ready = True
 
     def post_mortem(self, error: Exception) -> VideoError:
@@ -249,7 +275,7 @@ class DecoderProcess:
         if isinstance(error, messages.Damaged):
             return VideoError("crashed", str(error))
         try:
-            code = self._child.wait(timeout=START_SECONDS)
+            code = self._child.wait(timeout=CANCEL_SECONDS)
         except subprocess.TimeoutExpired:
             return VideoError("crashed", "it closed its pipes and stayed")
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -268,6 +294,8 @@ class DecoderProcess:
         """End the child at once; the next request starts another one."""
         if self._child is None:
             return
+        if self.exchange is not None:
+            self.exchange.finished = True
         self._child.kill()
         self._child.wait()
         for pipe in (self._child.stdin, self._child.stdout, self._log):

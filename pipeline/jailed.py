@@ -7,13 +7,11 @@ It is started by `pipeline.jail` and may be killed at any moment. Requests and a
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import threading
 import time
 
-MAX_OPEN_FILES = 128
-MAX_LOG_BYTES = 1024 * 1024
+from pipeline.confining import filter_calls, limit_resources
 
 
 def main() -> None:
@@ -24,7 +22,7 @@ def main() -> None:
     os.dup2(2, 1)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     memory_bytes, shared_fd = map(int, sys.argv[1:])
-    _limit(memory_bytes)
+    limit_resources(memory_bytes=memory_bytes)
 
     # Everything heavy is loaded before the first request is timed.
     from pipeline import messages
@@ -33,24 +31,14 @@ def main() -> None:
     from pipeline.slots import SharedMemory
 
     owner = Owner(in_fd=0, out_fd=out, memory=SharedMemory(shared_fd))
-    owner.answer("ready")
+    # Last, since loading libraries needs what the filter takes away.
+    unfiltered = filter_calls(allow_programs=False)
+    owner.answer("ready", unfiltered=unfiltered)
     while True:
         try:
             serve(owner, owner.next_request())
         except messages.PipeClosed:
             return
-
-
-def _limit(memory_bytes: int) -> None:
-    for kind, value in (
-        (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
-        (resource.RLIMIT_FSIZE, MAX_LOG_BYTES),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        _, hard = resource.getrlimit(kind)
-        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (limit, limit))
 
 
 def _end_with(parent: int) -> None:

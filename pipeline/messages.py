@@ -31,22 +31,34 @@ class Damaged(Exception):
     """What came is not a message."""
 
 
-def send(fd: int, message: dict[str, Any], payload: Sequence[bytes | memoryview] = ()) -> None:
-    """Write one message to a pipe. PipeClosed: nobody reads."""
+def send(
+    fd: int,
+    message: dict[str, Any],
+    payload: Sequence[bytes | memoryview] = (),
+    *,
+    timeout_seconds: float | None = None,
+) -> None:
+    """Write one message to a pipe. PipeClosed, or WaitedTooLong for the other side to read."""
     text = json.dumps(message).encode()
     size = sum(memoryview(part).nbytes for part in payload)
     parts = [memoryview(HEADER.pack(len(text), size) + text)]
     parts += [memoryview(part).cast("B") for part in payload]
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    timeout_ms = None if timeout_seconds is None else timeout_seconds * 1000
     try:
         for part in parts:
             while part.nbytes:
-                part = part[os.write(fd, part) :]
+                if not poll.poll(timeout_ms):
+                    raise WaitedTooLong
+                # So much never blocks once there is room.
+                part = part[os.write(fd, part[: select.PIPE_BUF]) :]
     except BrokenPipeError as error:
         raise PipeClosed from error
 
 
 class Receiver:
-    """Reads messages from a pipe and counts the seconds spent waiting."""
+    """Reads messages from a pipe and counts the seconds spent on it."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -60,7 +72,14 @@ class Receiver:
 
     def receive(self, *, timeout_seconds: float | None) -> tuple[dict[str, Any], bytearray]:
         """(message, payload). PipeClosed, Damaged, or WaitedTooLong for the whole message."""
-        end = None if timeout_seconds is None else self.waited_seconds + timeout_seconds
+        began = time.monotonic()
+        try:
+            return self._receive(None if timeout_seconds is None else began + timeout_seconds)
+        finally:
+            # Reading too, or a flood of messages would take no time at all.
+            self.waited_seconds += time.monotonic() - began
+
+    def _receive(self, end: float | None) -> tuple[dict[str, Any], bytearray]:
         text_bytes, payload_bytes = HEADER.unpack(self._read(HEADER.size, end))
         if text_bytes > MAX_JSON_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
             raise Damaged(f"a message claims {text_bytes} + {payload_bytes} bytes")
@@ -75,15 +94,12 @@ class Receiver:
         return message, payload
 
     def _read(self, size: int, end: float | None) -> bytearray:
-        # `end` is a reading of `waited_seconds`.
+        # `end` is a reading of the clock.
         buffer = bytearray(size)
         view = memoryview(buffer)
         while view.nbytes:
-            began = time.monotonic()
-            timeout_ms = None if end is None else max(0.0, end - self.waited_seconds) * 1000
-            ready = self._poll.poll(timeout_ms)
-            self.waited_seconds += time.monotonic() - began
-            if not ready:
+            timeout_ms = None if end is None else max(0.0, end - time.monotonic()) * 1000
+            if not self._poll.poll(timeout_ms):
                 raise WaitedTooLong
             count = os.readv(self._fd, [view])
             if count == 0:

@@ -10,6 +10,7 @@ import av
 import av.error
 from av.stream import Disposition
 
+from pipeline.complaints import Complaints
 from schemas.errors import VideoError
 
 # Containers that hold their own media. Left out on purpose: playlists (hls, dash, concat, sdp),
@@ -51,28 +52,40 @@ def open_video(path: str, *, max_pixels: int) -> Iterator[tuple[Any, Any]]:
     VideoError: not_found, unreadable, empty_file, not_a_video, refused_format, no_video_stream,
     unsupported_codec, too_many_pixels.
     """
-    av.logging.set_level(av.logging.FATAL)
-    with _open(path) as container:
-        yield container, _choose_stream(container, max_pixels=max_pixels)
+    complaints = Complaints(path)
+    with _open(path, max_pixels=max_pixels) as container:
+        stream = _choose_stream(container, max_pixels=max_pixels)
+        if not stream.width or not stream.height:
+            complaints.check_picture_size(max_pixels=max_pixels)
+        yield container, stream
 
 
 @contextlib.contextmanager
-def open_sound(path: str) -> Iterator[tuple[Any, Any]]:
+def open_sound(path: str, *, max_pixels: int) -> Iterator[tuple[Any, Any]]:
     """(container, sound stream or None) of a local file, with or without a video stream.
 
     Of the streams with a decoder: the first that the container flags as default, else the first
     that is no commentary or the like, else the first. Never one that is to be mixed into another.
     VideoError: not_found, unreadable, empty_file, not_a_video, refused_format.
     """
-    av.logging.set_level(av.logging.FATAL)
-    with _open(path) as container:
+    with _open(path, max_pixels=max_pixels) as container:
         yield container, _choose_sound(container)
 
 
-def _open(path: str) -> Any:
+def pixel_limit(max_pixels: int) -> dict[str, str]:
+    """Options for a decoder: what it refuses before it takes memory.
+
+    It counts lines as they lie in memory, so it is given some room; `check_pixels` is exact.
+    """
+    return {"max_pixels": str(max_pixels + 64 * 65536)}
+
+
+def _open(path: str, *, max_pixels: int) -> Any:
     try:
+        # Opening decodes the first frames of some formats, with the same options.
+        options = OPTIONS | pixel_limit(max_pixels)
         # "file:" keeps a name such as "a:b.mp4" from being read as a protocol.
-        return av.open(f"file:{path}", options=OPTIONS, metadata_errors="ignore")
+        return av.open(f"file:{path}", options=options, metadata_errors="ignore")
     except FileNotFoundError as error:
         raise VideoError("not_found", "no such file") from error
     except MemoryError as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
+from pipeline.answers import Nonsense, flag, mapping, number, text, whole
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.local_files import content_sha256, size_and_time, to_path
@@ -15,6 +17,21 @@ from schemas.tables import PROBE_SCHEMA, probe_from_row, probe_to_row
 from schemas.timeline import Grid
 from schemas.video import Probe, Source, video_id_of
 
+_FACTS: dict[str, Callable[[dict[str, Any], str], Any]] = {
+    "container": text,
+    "codec": text,
+    "width": whole,
+    "height": whole,
+    "average_fps": number,
+    "num_packets": whole,
+    "first_seconds": number,
+    "last_seconds": number,
+    "duration_seconds": number,
+    "has_audio": flag,
+    "truncated": flag,
+    "times_go_back": flag,
+}
+"""What is asked of a decoder process, and how it is read."""
 _READ_BYTES_PER_SECOND = 5e6
 """Slow storage; sets the time limit of a probe."""
 
@@ -38,11 +55,22 @@ def probe_source(source: Source, *, limits: DecodeLimits, process: DecoderProces
         }
         answers = process.request(request, duration_seconds=size_bytes / _READ_BYTES_PER_SECOND)
         for answer, _ in answers:
-            probe = replace(probe, **answer["facts"])
+            try:
+                facts = _read_facts(answer)
+            except Nonsense as error:
+                process.kill()
+                detail = f"the decoder process sent nonsense: {error}"
+                raise VideoError("crashed", detail) from error
+            probe = replace(probe, **facts)
         _check_span(probe)
     except VideoError as error:
         return probe.rejected(error.reason, error.detail)
     return probe
+
+
+def _read_facts(answer: dict[str, Any]) -> dict[str, Any]:
+    facts = mapping(answer, "facts")
+    return {name: read(facts, name) for name, read in _FACTS.items()}
 
 
 def _check_span(probe: Probe) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Generic
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.backends import WantedFrames, load_backend
+from pipeline.backends import Backend, WantedFrames
 from pipeline.frames import Tally, decode_frames
 from pipeline.opening import open_video
 from pipeline.packets import PacketTable, read_packet_table
@@ -110,7 +110,7 @@ class VideoSampler(Generic[Picture]):
 
     def by_backend(self, name: str) -> Sampled[Picture]:
         """What is wanted, by another decoder. NotSelectable: leave it to PyAV. VideoError."""
-        backend = load_backend(name)
+        backend = _load_backend(name)
         with self._open() as (container, stream):
             table = read_packet_table(container, stream, alive=self._alive)
             check_packet_times(table)
@@ -175,6 +175,16 @@ class VideoSampler(Generic[Picture]):
 
     def _open(self) -> Any:
         return open_video(self._path, max_pixels=self._max_pixels)
+
+
+def _load_backend(name: str) -> Backend:
+    if name == "ffmpeg":
+        from pipeline import ffmpeg_frames
+
+        return ffmpeg_frames.read_frames
+    from pipeline import decord_frames
+
+    return decord_frames.read_frames
 
 
 def _recall(path: str) -> PacketTable | None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import av
 import av.error
 import numpy as np
 from av.video.frame import PictureType
 
+from pipeline.complaints import num_complaints
 from pipeline.frames import Tally
-from pipeline.opening import check_pixels
+from pipeline.opening import check_pixels, pixel_limit
 from pipeline.packets import PacketTable
 from pipeline.rereading import PacketReader
 from pipeline.sampling import Convert, Picture, Sampled
@@ -44,15 +44,15 @@ class FrameSelector:
     ) -> None:
         self._context = stream.codec_context
         self._context.thread_count = 1
-        # Refused before memory is taken; a damaged packet raises and is not concealed.
-        self._context.options = {"max_pixels": str(max_pixels), "err_detect": "explode"}
+        # A damaged packet raises and is not concealed.
+        self._context.options = pixel_limit(max_pixels) | {"err_detect": "explode"}
         self._reader = reader
         self._table = table
         self._schedule = schedule
         self._tally = tally
         self._skips = skips_disposable
         self._max_pixels = max_pixels
-        self._complaints = _num_complaints()
+        self._complaints = num_complaints()
 
     def sample(self, runs: Sequence[Run], convert: Convert[Picture]) -> Sampled[Picture]:
         """The samples of some runs of the schedule. NotSelectable: see above. VideoError."""
@@ -126,7 +126,7 @@ class FrameSelector:
             return ()
         except av.error.FFmpegError as error:
             raise NotSelectable("a packet does not decode") from error
-        if _num_complaints() != self._complaints:
+        if num_complaints() != self._complaints:
             raise NotSelectable("the decoder complains")
         return frames
 
@@ -155,7 +155,3 @@ def skips_disposable(stream: Any, codec: str) -> bool:
         return True
     extra = stream.codec_context.extradata or b""
     return len(extra) > 21 and extra[0] == 1 and (extra[21] >> 3) & 7 == 1
-
-
-def _num_complaints() -> int:
-    return int(av.logging.get_last_error()[0])

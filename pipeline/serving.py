@@ -8,6 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from pipeline import messages
+from pipeline.complaints import Complaints
+from pipeline.frames import Tally
+from pipeline.hearing import hear_windows
 from pipeline.owner import Cancelled, Owner
 from pipeline.packets import read_packet_facts
 from pipeline.pixels import Converter, Pictures
@@ -20,16 +23,21 @@ from schemas.errors import VideoError
 
 def serve(owner: Owner, request: dict[str, Any]) -> None:
     """Answer one request. messages.PipeClosed: the owner is gone."""
-    kinds: dict[str, Callable[..., None]] = {"probe": _probe, "decode": _decode}
+    kinds: dict[str, Callable[..., None]] = {
+        "probe": _probe,
+        "decode": _decode,
+        "sound": _sound,
+    }
     work = kinds[request.pop("kind")]
+    complaints = Complaints(request["path"])
     try:
-        work(owner, **request)
+        work(owner, complaints, **request)
     except messages.PipeClosed:
         raise
     except Cancelled:
         owner.answer("cancelled")
     except VideoError as error:
-        owner.answer("reject", reason=error.reason, detail=error.detail)
+        owner.answer("reject", reason=error.reason, detail=complaints.explain(error))
     except MemoryError:
         owner.answer("reject", reason="out_of_memory", detail="limits.memory_bytes")
     except NotSelectable as error:
@@ -42,7 +50,9 @@ def serve(owner: Owner, request: dict[str, Any]) -> None:
         owner.answer("bug", traceback=traceback.format_exc())
 
 
-def _probe(owner: Owner, *, path: str, max_pixels: int, max_duration_seconds: float) -> None:
+def _probe(
+    owner: Owner, _: Complaints, *, path: str, max_pixels: int, max_duration_seconds: float
+) -> None:
     facts = read_packet_facts(
         path,
         max_pixels=max_pixels,
@@ -54,6 +64,7 @@ def _probe(owner: Owner, *, path: str, max_pixels: int, max_duration_seconds: fl
 
 def _decode(
     owner: Owner,
+    complaints: Complaints,
     *,
     path: str,
     max_pixels: int,
@@ -93,9 +104,16 @@ def _decode(
         try:
             sample = next(samples)
         except StopIteration as stop:
-            counts = {"num_frames_decoded": tally.num_frames, "num_decode_errors": tally.num_errors}
-            problems = tally.num_problems
-            owner.answer("done", end_seconds=stop.value, num_problems=problems, **counts)
+            if tally.num_frames == 0:
+                complaints.check_picture_size(max_pixels=max_pixels)
+            owner.answer(
+                "done",
+                end_seconds=stop.value,
+                num_frames_decoded=tally.num_frames,
+                num_decode_errors=tally.num_errors,
+                num_problems=tally.num_problems,
+                complaint=complaints.last(),
+            )
             return
         fields = {"slot": None} if sample.picture is previous else _put(owner, layout, sample)
         owner.answer(
@@ -108,6 +126,34 @@ def _decode(
             **fields,
         )
         previous = sample.picture
+
+
+def _sound(
+    owner: Owner,
+    _: Complaints,
+    *,
+    path: str,
+    origin_seconds: float,
+    num_windows: int,
+    first_window: int,
+    rate: int,
+    in_order: bool,
+    max_pixels: int,
+) -> None:
+    windows = hear_windows(
+        path,
+        origin_seconds=origin_seconds,
+        num_windows=num_windows,
+        first_window=first_window,
+        rate=rate,
+        in_order=in_order,
+        max_pixels=max_pixels,
+        tally=Tally(),
+        alive=owner.alive,
+    )
+    for window in windows:
+        owner.answer("sound", [window.samples.data], index=window.index, heard=window.heard)
+    owner.answer("done")
 
 
 def _put(owner: Owner, layout: SlotLayout, sample: SampledFrame[Pictures]) -> dict[str, Any]:

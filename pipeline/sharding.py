@@ -151,7 +151,10 @@ def _encode_piece(
         is_first = False
         writer.go_back(mark)
     if not entries:
-        raise VideoError("no_frames", f"{outcome.num_decode_errors} packets failed to decode")
+        detail = f"{outcome.num_decode_errors} packets failed to decode"
+        if outcome.complaint:
+            detail += f"; {outcome.complaint}"
+        raise VideoError("no_frames", detail)
     return entries, VideoOutcome(
         video_id=piece.video_id,
         num_clips=len(entries),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import mmap
 import os
 import tempfile
@@ -69,8 +70,8 @@ class SharedMemory:
             with tempfile.TemporaryFile() as file:
                 return cls(os.dup(file.fileno()))
         fd = os.memfd_create("reelcache", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        # The other side must not be able to take memory away under us.
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        # The other side must not be able to take memory away under us, nor to forbid us to add.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         return cls(fd)
 
     def grow(self, num_bytes: int) -> None:
@@ -80,7 +81,7 @@ class SharedMemory:
 
     def view(self, offset: int, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
         """uint8 of the shape, in the shared memory. ValueError: outside of it."""
-        size = int(np.prod(shape, dtype=np.int64))
+        size = math.prod(shape)
         if self._map is None or len(self._map) < offset + size:
             self._map = mmap.mmap(self.fd, 0)
         return np.frombuffer(self._map, np.uint8, count=size, offset=offset).reshape(shape)
@@ -117,7 +118,7 @@ def read_slot(
     for name, shape in shapes.items():
         start = layout.offsets[name]
         room = limits[limits.index(start) + 1] - start
-        if len(shape) != 3 or min(shape) < 1 or np.prod(shape, dtype=np.int64) > room:
+        if len(shape) != 3 or min(shape) < 1 or math.prod(shape) > room:
             raise ValueError(f"{name}: {shape = } does not fit into {room} bytes")
         offset = slot * layout.slot_bytes + start
         pictures[name] = memory.view(offset, tuple(shape)).copy()

@@ -229,10 +229,17 @@ def _check_decoding() -> Iterator[Check]:
         except VideoError as error:
             if error.reason in ("not_a_video", "refused_format"):
                 yield _good("decoder process", "starts and refuses what is no video")
+                yield _good("decoder filter", _describe_filter(process.unfiltered))
             else:
                 yield _bad("decoder process", error.message, REPORT)
         except (RuntimeError, WorkerDied) as error:
             yield _bad("decoder process", str(error), REPORT)
+
+
+def _describe_filter(unfiltered: str) -> str:
+    if unfiltered:
+        return f"none, limits only ({unfiltered})"
+    return "no sockets, no programs, no writing (seccomp)"
 
 
 def _check_gpu() -> Iterator[Check]:

@@ -25,6 +25,7 @@ from schemas.errors import VideoError
 from tests.clips import run_ffmpeg
 
 RATE = 16000
+MAX_PIXELS = 2**26
 BEEPS = (0.25, 1.5, 3.75)
 BEEP_SECONDS = 0.02
 EXACT = 0.001
@@ -55,6 +56,7 @@ def hear(path: Path, *, origin: float = 0.0, num: int = 6, rate: int = RATE, **m
             origin_seconds=origin,
             num_windows=num,
             rate=rate,
+            max_pixels=MAX_PIXELS,
             tally=tally,
             alive=lambda: None,
             **more,
@@ -465,7 +467,13 @@ def test_each_packet_is_a_sign_of_life(tmp_path: Path) -> None:
 
     list(
         hear_windows(
-            str(path), origin_seconds=0, num_windows=6, rate=RATE, tally=Tally(), alive=alive
+            str(path),
+            origin_seconds=0,
+            num_windows=6,
+            rate=RATE,
+            max_pixels=MAX_PIXELS,
+            tally=Tally(),
+            alive=alive,
         )
     )
     assert signs > 150 + 40  # also those of the video, past the end of the sound
@@ -524,7 +532,7 @@ def where(path: Path) -> tuple[float, int]:
 
 def read_otherwise(path: Path, *, origin: float, num: int) -> npt.NDArray[np.float64]:
     """The same windows by the program ffmpeg, joined."""
-    with open_sound(str(path)) as (container, stream):
+    with open_sound(str(path), max_pixels=MAX_PIXELS) as (container, stream):
         index, start = stream.index, (container.start_time or 0) / 1e6
     output = run_ffmpeg(
         *("-i", f"file:{path}", "-map", f"0:{index}", "-ac", "1", "-f", "s16le"),
@@ -547,7 +555,7 @@ def test_real_files_sound_as_another_reader_says(corpus_dir: Path) -> None:
         except VideoError as error:
             assert error.reason in NO_SOUND, path
             continue
-        with open_sound(str(path)) as (_, stream):
+        with open_sound(str(path), max_pixels=MAX_PIXELS) as (_, stream):
             if stream is None:
                 assert not any(heard.heard), path
                 continue

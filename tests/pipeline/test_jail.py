@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -16,16 +14,20 @@ from typing import Any
 import pytest
 
 from pipeline import jail, messages
+from pipeline.decoding import ClipFrames
 from pipeline.jail import DecoderProcess
 from pipeline.probing import probe_source
 from schemas.errors import VideoError
 from schemas.recipe import DecodeLimits
 from schemas.reject import REASONS
 from schemas.video import Source
+from tests.asking import ORDERS, assert_usable, decode, probe, recipe_at, start
 from tests.clips import Clip, ClipShelf, gif_of_any_size
 
 MEBIBYTE = 1024 * 1024
 PATIENT = DecodeLimits()
+MANY = recipe_at(25.0)
+"""Of five seconds, 32 clips."""
 
 
 @pytest.fixture(scope="module")
@@ -34,48 +36,16 @@ def process() -> Iterator[DecoderProcess]:
         yield process
 
 
-def probe(path: Path, process: DecoderProcess, **changes: Any) -> dict[str, Any]:
-    """The facts of a file. VideoError: it is rejected."""
-    message = {
-        "kind": "probe",
-        "path": str(path),
-        "max_pixels": PATIENT.max_pixels,
-        "max_duration_seconds": PATIENT.max_duration_seconds,
-    }
-    [(answer, _)] = process.request(message | changes, duration_seconds=1.0)
-    facts: dict[str, Any] = answer["facts"]
-    return facts
-
-
-def start_decoding(
-    path: Path, process: DecoderProcess, *, fps: float = 1.0, **changes: Any
-) -> Iterator[dict[str, Any]]:
-    """The answers to a decode request, one by one. VideoError: it is rejected."""
-    message = {
-        "kind": "decode",
-        "path": str(path),
-        "max_pixels": PATIENT.max_pixels,
-        "max_duration_seconds": PATIENT.max_duration_seconds,
-        "window": {"fps": fps},
-        "frames_per_clip": 4,
-        "sizes": {"image": [64, 64]},
-        "preview_height": 64,
-        "in_order": True,
-    }
-    for answer, _ in process.request(message | changes, duration_seconds=1.0):
-        yield answer
-
-
-def decode(path: Path, process: DecoderProcess, **changes: Any) -> list[dict[str, Any]]:
-    return list(start_decoding(path, process, **changes))
-
-
-def assert_usable(process: DecoderProcess, clip: Clip) -> None:
-    """Another video is decoded in full."""
-    *clips, done = decode(clip.path, process)
-    assert sum(answer["num_frames"] for answer in clips) == 5
-    assert done["kind"] == "done"
-    assert done["num_frames_decoded"] == len(clip.times)
+def ask_in_every_way(path: Path, process: DecoderProcess, **limits: Any) -> Iterator[str]:
+    """The reasons for which a file is rejected, probed and in every order."""
+    recipe = recipe_at(**limits)
+    for order in (None, *ORDERS):
+        with pytest.raises(VideoError) as caught:
+            if order is None:
+                probe(path, process, recipe=recipe)
+            else:
+                decode(path, process, recipe=recipe, order=order)
+        yield caught.value.reason
 
 
 # The process itself
@@ -84,13 +54,13 @@ def assert_usable(process: DecoderProcess, clip: Clip) -> None:
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
 def test_a_crash_in_mid_video_costs_that_video(number: signal.Signals, plain_clip: Clip) -> None:
     with DecoderProcess(PATIENT) as process:
-        answers = start_decoding(plain_clip.path, process, fps=25.0)
-        assert next(answers)["kind"] == "clip"
+        clips = start(plain_clip.path, process, recipe=MANY).clips()
+        next(clips)
         first_pid = process.pid
         assert first_pid is not None
         os.kill(first_pid, number)
         with pytest.raises(VideoError) as caught:
-            list(answers)
+            list(clips)
         assert caught.value.reason == "crashed"
         assert signal.Signals(number).name in caught.value.detail
         assert_usable(process, plain_clip)
@@ -108,14 +78,14 @@ def test_a_crash_between_videos_costs_nothing(plain_clip: Clip) -> None:
 
 def test_a_process_that_hangs_is_killed(plain_clip: Clip) -> None:
     with DecoderProcess(DecodeLimits(stall_seconds=1.0)) as process:
-        answers = start_decoding(plain_clip.path, process, fps=25.0)
-        assert next(answers)["kind"] == "clip"
+        clips = start(plain_clip.path, process, recipe=recipe_at(200.0)).clips()
+        next(clips)
         pid = process.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         began = time.monotonic()
         with pytest.raises(VideoError) as caught:
-            list(answers)
+            list(clips)
         assert caught.value.reason == "timed_out"
         assert 0.9 < time.monotonic() - began < 20
         with pytest.raises(ProcessLookupError):
@@ -132,7 +102,7 @@ def test_a_video_without_end_is_killed_though_it_makes_progress(
     with DecoderProcess(limits) as process:
         began = time.monotonic()
         with pytest.raises(VideoError) as caught:
-            decode(bomb, process, fps=0.001)
+            decode(bomb, process, recipe=recipe_at(0.001))
         assert caught.value.reason == "timed_out"
         assert caught.value.detail == "more than 3 s"
         assert 2.9 < time.monotonic() - began < 30
@@ -151,10 +121,9 @@ def test_a_video_over_its_time_is_ended_even_while_it_answers(
 
     monkeypatch.setattr(messages.Receiver, "receive", receive_late)
     with DecoderProcess(DecodeLimits(stall_seconds=60, base_seconds=1.0, factor=0)) as process:
-        answers = start_decoding(plain_clip.path, process, fps=25.0)
-        assert [next(answers)["kind"] for _ in range(3)] == ["clip"] * 3
+        decoding = start(plain_clip.path, process, recipe=MANY)
         with pytest.raises(VideoError) as caught:
-            next(answers)
+            list(decoding.clips())
         assert caught.value.reason == "timed_out"
         assert caught.value.detail == "more than 1 s"
         assert process.pid is None
@@ -162,27 +131,28 @@ def test_a_video_over_its_time_is_ended_even_while_it_answers(
 
 def test_a_slow_owner_is_not_the_videos_fault(plain_clip: Clip) -> None:
     with DecoderProcess(DecodeLimits(stall_seconds=1.5, base_seconds=1.5, factor=0)) as process:
-        answers = start_decoding(plain_clip.path, process, fps=4.0)
-        assert next(answers)["kind"] == "clip"
+        clips = start(plain_clip.path, process, recipe=MANY).clips()
+        next(clips)
         time.sleep(2.0)
-        assert list(answers)[-1]["kind"] == "done"
+        assert len(list(clips)) == 32  # 31 more, and the outcome
 
 
-def test_an_owner_that_stops_listening_gets_a_fresh_process(plain_clip: Clip) -> None:
+def test_an_owner_that_stops_listening_keeps_the_process(plain_clip: Clip) -> None:
     with DecoderProcess(PATIENT) as process:
-        answers = start_decoding(plain_clip.path, process, fps=25.0)
-        next(answers)
+        clips = start(plain_clip.path, process, recipe=MANY).clips()
+        next(clips)
         pid = process.pid
-        del answers
+        del clips
         assert_usable(process, plain_clip)
-        assert process.pid != pid
+        assert process.pid == pid
 
 
 def test_a_bug_in_the_process_is_not_the_videos_fault(
     process: DecoderProcess, plain_clip: Clip
 ) -> None:
+    request = {"kind": "probe", "path": str(plain_clip.path), "surprise": 1}
     with pytest.raises(RuntimeError, match="surprise"):
-        probe(plain_clip.path, process, surprise=1)
+        list(process.request(request, duration_seconds=1.0))
     assert_usable(process, plain_clip)
 
 
@@ -200,7 +170,21 @@ def test_one_process_serves_many_videos_but_not_for_ever(
 
 @pytest.mark.parametrize(
     "answer",
-    [{}, {"kind": "pickle"}, {"kind": "reject", "reason": "bored", "detail": ""}, {"kind": []}],
+    [
+        {},
+        {"kind": "pickle"},
+        {"kind": []},
+        {"kind": "reject", "reason": "bored", "detail": ""},
+        {"kind": "reject", "reason": ["crashed"], "detail": ""},
+        {"kind": "reject", "reason": "crashed"},
+        {"kind": "bug"},
+        {"kind": "facts"},
+        {"kind": "facts", "facts": {"width": 1}},
+        {"kind": "facts", "facts": None},
+        {"kind": "done"},
+        {"kind": "cancelled"},
+        {"kind": "start_again", "order": "all", "why": ""},
+    ],
 )
 def test_an_answer_of_another_kind_costs_that_video(
     answer: dict[str, Any], plain_clip: Clip, monkeypatch: pytest.MonkeyPatch
@@ -235,7 +219,7 @@ def test_the_process_ends_with_its_owner() -> None:
             "-c",
             "import time; from pipeline.jail import DecoderProcess\n"
             "from schemas.recipe import DecodeLimits\n"
-            "p = DecoderProcess(DecodeLimits()); p._start()\n"
+            "p = DecoderProcess(DecodeLimits()); p._ensure()\n"
             "print(p.pid, flush=True); time.sleep(60)",
         ],
         stdout=subprocess.PIPE,
@@ -273,7 +257,7 @@ def test_the_process_does_not_see_the_owners_secrets(
 # Limits
 
 
-@pytest.mark.parametrize("size", [8000, 6000])
+@pytest.mark.parametrize("size", [8000, 7500])
 def test_a_picture_that_needs_too_much_memory(size: int, tmp_path: Path, plain_clip: Clip) -> None:
     bomb = gif_of_any_size(tmp_path / "bomb.gif", width=size, height=size)
     with DecoderProcess(DecodeLimits(memory_bytes=512 * MEBIBYTE)) as process:
@@ -285,28 +269,22 @@ def test_a_picture_that_needs_too_much_memory(size: int, tmp_path: Path, plain_c
 
 def test_the_same_picture_within_the_limit(tmp_path: Path, process: DecoderProcess) -> None:
     dot = gif_of_any_size(tmp_path / "dot.gif", width=500, height=500)
-    assert decode(dot, process)[-1]["num_frames_decoded"] == 1
+    assert decode(dot, process)[1].num_frames_decoded == 1
 
 
 def test_a_picture_beyond_all_sizes_is_never_made(tmp_path: Path, process: DecoderProcess) -> None:
     bomb = gif_of_any_size(tmp_path / "bomb.gif", width=65535, height=65535)
-    try:
-        answers = decode(bomb, process)
-    except VideoError as error:
-        assert error.reason in ("too_many_pixels", "out_of_memory")
-    else:
-        assert [answer["kind"] for answer in answers] == ["done"]
-        assert answers[0]["num_frames_decoded"] == 0
+    assert set(ask_in_every_way(bomb, process)) == {"too_many_pixels"}
 
 
 def test_too_many_pixels(process: DecoderProcess, plain_clip: Clip) -> None:
     pixels = plain_clip.width * plain_clip.height
-    for ask in (probe, decode):
-        with pytest.raises(VideoError) as caught:
-            ask(plain_clip.path, process, max_pixels=pixels - 1)
-        assert caught.value.reason == "too_many_pixels"
-        assert "96 x 64" in caught.value.detail
-        assert ask(plain_clip.path, process, max_pixels=pixels)
+    reasons = ask_in_every_way(plain_clip.path, process, max_pixels=pixels - 1)
+    assert list(reasons) == ["too_many_pixels"] * 4
+    exact = recipe_at(max_pixels=pixels)
+    assert probe(plain_clip.path, process, recipe=exact).num_packets == len(plain_clip.times)
+    for order in ORDERS:
+        assert len(decode(plain_clip.path, process, recipe=exact, order=order)[0]) == 2
 
 
 def test_pictures_that_grow_beyond_the_limit_in_mid_video(
@@ -316,11 +294,12 @@ def test_pictures_that_grow_beyond_the_limit_in_mid_video(
     path = clips["growing_pictures.ts"].path
     shown = 0
     try:
-        for answer in start_decoding(path, process, fps=2.0, max_pixels=96 * 64):
-            shown += answer.get("num_frames", 0)
-            if answer["kind"] == "done":
-                assert answer["num_frames_decoded"] <= 50
-                assert answer["corrupt"]
+        for given in start(path, process, recipe=recipe_at(2.0, max_pixels=96 * 64)).clips():
+            if isinstance(given, ClipFrames):
+                shown += given.num_frames
+            else:
+                assert given.num_frames_decoded <= 50
+                assert given.corrupt
     except VideoError as error:
         assert error.reason == "too_many_pixels"
     assert shown <= 4
@@ -328,11 +307,12 @@ def test_pictures_that_grow_beyond_the_limit_in_mid_video(
 
 def test_too_long(process: DecoderProcess, clips: ClipShelf) -> None:
     path = clips["starts_at_10s.mp4"].path
-    for ask in (probe, decode):
-        with pytest.raises(VideoError) as caught:
-            ask(path, process, max_duration_seconds=4.9)
-        assert caught.value.reason == "too_long"
-        assert ask(path, process, max_duration_seconds=5.1)  # not of the start at 10 s
+    reasons = ask_in_every_way(path, process, max_duration_seconds=4.9)
+    assert list(reasons) == ["too_long"] * 4
+    enough = recipe_at(max_duration_seconds=5.1)  # not of the start at 10 s
+    assert probe(path, process, recipe=enough)
+    for order in ORDERS:
+        assert decode(path, process, recipe=enough, order=order)
 
 
 # Files that are not what they seem
@@ -362,15 +342,8 @@ def test_a_list_never_reads_another_file(
     beside.write_bytes(plain_clip.path.read_bytes())
     trap = tmp_path / name
     trap.write_text(text.format(path=beside, name=beside.name))
-    for ask in (probe, decode):
-        with pytest.raises(VideoError) as caught:
-            ask(trap, process)
-        assert caught.value.reason in ("refused_format", "not_a_video")
-    rejected = probe_source(Source(uri=str(trap)), limits=PATIENT, process=process)
-    assert rejected.status == "rejected"
-    assert rejected.reject is not None
-    assert rejected.reject.reason in REASONS
-    assert decode(beside, process)[-1]["num_frames_decoded"] == len(plain_clip.times)
+    assert set(ask_in_every_way(trap, process)) <= {"refused_format", "not_a_video"}
+    assert decode(beside, process)[1].num_frames_decoded == len(plain_clip.times)
 
 
 def test_a_list_is_refused_as_such(
@@ -421,8 +394,8 @@ def test_a_name_is_only_a_name(
 ) -> None:
     path = tmp_path / name
     path.write_bytes(plain_clip.path.read_bytes())
-    assert probe(path, process)["num_packets"] == len(plain_clip.times)
-    assert decode(path, process)[-1]["num_frames_decoded"] == len(plain_clip.times)
+    assert probe(path, process).num_packets == len(plain_clip.times)
+    assert decode(path, process)[1].num_frames_decoded == len(plain_clip.times)
 
 
 def test_a_relative_name_is_only_a_name(
@@ -432,13 +405,13 @@ def test_a_relative_name_is_only_a_name(
     with DecoderProcess(PATIENT) as process:
         for name in ("concat:a.mp4", "http:example.mp4", "pipe:0", "-i.mp4"):
             Path(name).write_bytes(plain_clip.path.read_bytes())
-            assert probe(Path(name), process)["num_packets"] == len(plain_clip.times)
+            assert probe(Path(name), process).num_packets == len(plain_clip.times)
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "not_a_video"),
+        (b"", "empty_file"),
         (b"\0" * 5000, "not_a_video"),
         (b"just text\n" * 50, "not_a_video"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'><image href='a.png'/></svg>", "refused_format"),
@@ -483,75 +456,3 @@ def test_damaged_bytes_cost_at_most_the_video(
         except VideoError as error:
             assert error.reason in REASONS
     assert_usable(process, clips["25.mp4"])
-
-
-# The messages between a process and its owner
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    """(where to read, where to write); a test may close the second."""
-    read_fd, write_fd = os.pipe()
-    yield read_fd, write_fd
-    os.close(read_fd)
-    with contextlib.suppress(OSError):
-        os.close(write_fd)
-
-
-def test_a_message_comes_as_it_was_sent(pipe: tuple[int, int]) -> None:
-    receiver = messages.Receiver(pipe[0])
-    sent = {"kind": "clip", "name": "видео\n", "times": [[0.1, 1e-9]], "nothing": None}
-    messages.send(pipe[1], sent, [b"abc", memoryview(bytes(range(10)))])
-    messages.send(pipe[1], {"kind": "done"})
-    message, payload = receiver.receive(timeout_seconds=5)
-    assert message == sent
-    assert bytes(payload) == b"abc" + bytes(range(10))
-    assert receiver.receive(timeout_seconds=5) == ({"kind": "done"}, bytearray())
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(messages.HEADER.pack(2**32 - 1, 0), id="too much text"),
-        pytest.param(messages.HEADER.pack(2, 2**63) + b"{}", id="too many bytes"),
-        pytest.param(messages.HEADER.pack(4, 0) + b"{'a'", id="not JSON"),
-        pytest.param(messages.HEADER.pack(0, 0), id="no text"),
-        pytest.param(messages.HEADER.pack(2, 0) + b"\xff\xfe", id="not UTF-8"),
-        pytest.param(messages.HEADER.pack(2, 0) + b"[]", id="a list"),
-        pytest.param(messages.HEADER.pack(4, 0) + b"null", id="null"),
-        pytest.param(b"printed by a library " * 4, id="noise"),
-        pytest.param(messages.HEADER.pack(50_000, 0) + b"[" * 50_000, id="nested"),
-    ],
-)
-def test_a_damaged_message(data: bytes, pipe: tuple[int, int]) -> None:
-    os.write(pipe[1], data)
-    with pytest.raises(messages.Damaged):
-        messages.Receiver(pipe[0]).receive(timeout_seconds=5)
-
-
-@pytest.mark.parametrize("kept", [0, 1, messages.HEADER.size, messages.HEADER.size + 3, -1])
-def test_a_message_that_breaks_off(kept: int, pipe: tuple[int, int]) -> None:
-    text = json.dumps({"kind": "clip"}).encode()
-    whole = messages.HEADER.pack(len(text), 10) + text + bytes(10)
-    os.write(pipe[1], whole[:kept])
-    os.close(pipe[1])
-    with pytest.raises(messages.PipeClosed):
-        messages.Receiver(pipe[0]).receive(timeout_seconds=5)
-
-
-def test_a_message_that_does_not_go_on(pipe: tuple[int, int]) -> None:
-    receiver = messages.Receiver(pipe[0])
-    os.write(pipe[1], messages.HEADER.pack(100, 0) + b"{")
-    with pytest.raises(messages.WaitedTooLong):
-        receiver.receive(timeout_seconds=0.2)
-    assert 0.15 < receiver.waited_seconds < 5
-
-
-def test_nobody_reads() -> None:
-    read_fd, write_fd = os.pipe()
-    os.close(read_fd)
-    try:
-        with pytest.raises(messages.PipeClosed):
-            messages.send(write_fd, {"kind": "done"}, [bytes(1000)])
-    finally:
-        os.close(write_fd)
