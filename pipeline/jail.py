@@ -271,7 +271,8 @@ class DecoderProcess:
 
     def post_mortem(self, error: Exception) -> VideoError:
         """Why the child in service no longer answers."""
-        assert self._child is not None
+        if self._child is None:
+            return VideoError("crashed", "it was ended")
         if isinstance(error, messages.Damaged):
             return VideoError("crashed", str(error))
         try:
