@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,11 @@ from schemas.errors import VideoError
 from schemas.plan import Piece
 from schemas.recipe import MAX_PREVIEW_ASPECT, Recipe
 
-Order = Literal["selected", "all", "sorted"]
-"""How much is decoded: only what is wanted, every frame, every frame twice to sort them."""
+Order = Literal["decord", "ffmpeg", "selected", "all", "sorted"]
+"""How a video is decoded: by another backend; or by PyAV, only what is wanted, every frame, or
+every frame twice to sort them. Each may hand over to a later one."""
 Taken = TypeVar("Taken")
-_ORDERS: tuple[Order, ...] = ("selected", "all", "sorted")
+_ORDERS: tuple[Order, ...] = get_args(Order)
 _SHAPE = ("source_width", "source_height", "display_width", "display_height")
 
 

@@ -58,7 +58,7 @@ def decode_frames(
         tally.stores_display_times = container.format.name != "avi"
         tally.sample_aspect = float(stream.sample_aspect_ratio or 1) or 1.0
         first_seconds: float | None = None
-        for frame in _decode(container, stream, tally, alive):
+        for frame in decode_stream(container, stream, tally=tally, alive=alive):
             seconds = _frame_seconds(frame)
             if seconds is None:
                 tally.num_errors += 1
@@ -77,12 +77,21 @@ def decode_frames(
             )
 
 
-def _decode(container: Any, stream: Any, tally: Tally, alive: Callable[[], None]) -> Iterator[Any]:
+def decode_stream(
+    container: Any, stream: Any, *, tally: Tally, alive: Callable[[], None]
+) -> Iterator[Any]:
+    """The frames of one stream; a packet that does not decode is counted.
+
+    `alive` is called for every packet of the file. VideoError: out_of_memory.
+    """
+
     def damaged() -> None:
         tally.num_errors += 1
 
-    for packet in read_packets(container, stream, damaged=damaged):
+    for packet in read_packets(container, damaged=damaged):
         alive()
+        if packet.stream.index != stream.index:  # the packet's own index is 0 in the last ones
+            continue
         try:
             frames = packet.decode()
         except MemoryError as error:

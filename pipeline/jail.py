@@ -28,8 +28,6 @@ CHILD = ("-P", "-m", "pipeline.jailed")
 """What Python is given to run."""
 START_SECONDS = 60.0
 CANCEL_SECONDS = 5.0
-END_SECONDS = 10.0
-"""For a process that has closed its pipes to be gone."""
 MAX_VIDEOS_PER_CHILD = 512
 """Native libraries leak a little; a fresh child is cheap."""
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "OPENBLAS_CORETYPE")
@@ -78,10 +76,10 @@ class Exchange:
         except messages.PipeClosed as error:
             crash = self.process.post_mortem(error)
             self.kill()
-            raise crash from error
-        except messages.WaitedTooLong as error:
+            raise crash from None
+        except messages.WaitedTooLong:
             self.kill()
-            raise VideoError("crashed", "it reads no more") from error
+            raise VideoError("crashed", "it reads no more") from None
 
     def abandon(self) -> None:
         """End the work in hand; the child stays in service where it can."""
@@ -278,11 +276,12 @@ class DecoderProcess:
 
     def post_mortem(self, error: Exception) -> VideoError:
         """Why the child in service no longer answers."""
-        assert self._child is not None
+        if self._child is None:
+            return VideoError("crashed", "it was ended")
         if isinstance(error, messages.Damaged):
             return VideoError("crashed", str(error))
         try:
-            code = self._child.wait(timeout=END_SECONDS)
+            code = self._child.wait(timeout=CANCEL_SECONDS)
         except subprocess.TimeoutExpired:
             return VideoError("crashed", "it closed its pipes and stayed")
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

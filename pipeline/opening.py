@@ -1,4 +1,4 @@
-"""Open a video file safely and choose its video stream. Runs inside the decoder process only."""
+"""Open a file safely and choose its video or sound stream. Runs inside the decoder process only."""
 
 from __future__ import annotations
 
@@ -33,6 +33,15 @@ OPTIONS = {
     "enable_drefs": "0",
 }
 _NOT_MOVING = Disposition.attached_pic | Disposition.timed_thumbnails
+_FOR_FEW = (
+    Disposition.comment
+    | Disposition.karaoke
+    | Disposition.hearing_impaired
+    | Disposition.visual_impaired
+    | Disposition.clean_effects
+    | Disposition.non_diegetic
+    | Disposition.descriptions
+)
 
 
 @contextlib.contextmanager
@@ -50,6 +59,18 @@ def open_video(path: str, *, max_pixels: int) -> Iterator[tuple[Any, Any]]:
         if not stream.width or not stream.height:
             check_refused_sizes(max_pixels=max_pixels)
         yield container, stream
+
+
+@contextlib.contextmanager
+def open_sound(path: str, *, max_pixels: int) -> Iterator[tuple[Any, Any]]:
+    """(container, sound stream or None) of a local file, with or without a video stream.
+
+    Of the streams with a decoder: the first that the container flags as default, else the first
+    that is no commentary or the like, else the first. Never one that is to be mixed into another.
+    VideoError: not_found, unreadable, empty_file, not_a_video, refused_format.
+    """
+    with _open(path, max_pixels=max_pixels) as container:
+        yield container, _choose_sound(container)
 
 
 def pixel_limit(max_pixels: int) -> dict[str, str]:
@@ -92,6 +113,19 @@ def _choose_stream(container: Any, *, max_pixels: int) -> Any:
     stream = max(with_decoder, key=lambda s: (s.width or 0) * (s.height or 0))
     check_pixels(stream.width or 0, stream.height or 0, max_pixels=max_pixels)
     return stream
+
+
+def _choose_sound(container: Any) -> Any:
+    streams = [
+        stream
+        for stream in container.streams.audio
+        if stream.codec_context is not None and not stream.disposition & Disposition.dependent
+    ]
+
+    def rank(stream: Any) -> tuple[bool, bool]:
+        return not stream.disposition & Disposition.default, bool(stream.disposition & _FOR_FEW)
+
+    return min(streams, key=rank, default=None)  # the first of equals
 
 
 def read_packets(container: Any, *streams: Any, damaged: Callable[[], None]) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.scaling import Scaler, first_field
+from pipeline.scaling import Scaler, as_displayed
 from schemas.recipe import MAX_PREVIEW_ASPECT
 
 
@@ -82,7 +82,7 @@ class Converter:
         VideoError: unsupported_codec, out_of_memory.
         """
         shape = Shape.of(frame, sample_aspect=sample_aspect)
-        source = first_field(frame)
+        source = as_displayed(frame)
         # Streams of the same size share their pictures.
         by_size = {
             size: _upright(source, size, scaler=scaler, rotation=shape.rotation)

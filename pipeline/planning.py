@@ -62,7 +62,7 @@ def extend_plan(
     few_clips = max(1, min(most_clips, int(recipe.shards.max_seconds / clip_seconds)))
     pieces = list(again)
     for probe in videos.values():
-        pieces += _cut(probe, recipe, shard_clips=most_clips, clip_bytes=clip_bytes)
+        pieces += cut_pieces(probe, recipe, shard_clips=most_clips, clip_bytes=clip_bytes)
     groups: list[list[Piece]] = []
     room = 0
     for piece in sorted(pieces, key=_shard_order):
@@ -93,7 +93,8 @@ def _preference(probe: Probe) -> tuple[str, str]:
     return PurePath(probe.source.uri).name, probe.source.uri
 
 
-def _cut(probe: Probe, recipe: Recipe, *, shard_clips: int, clip_bytes: int) -> list[Piece]:
+def cut_pieces(probe: Probe, recipe: Recipe, *, shard_clips: int, clip_bytes: int) -> list[Piece]:
+    """The clips of a video, in pieces of at most `shard_clips`."""
     source = probe.source
     grid = Grid.of(
         first_seconds=probe.first_seconds,

@@ -88,12 +88,14 @@ class DecodeAhead:
         except VideoError as error:
             started.check_unchanged(piece, cause=error)
             raise
+        finally:
+            started.decoding.close()
 
     def _fill(self) -> None:
         # Give the idle processes something to do.
         while self._waiting and (processes := self._pool.idle()):
             piece = self._waiting[-1]
-            order = first_order(piece)
+            order = first_order(piece, self._recipe)
             if order == "selected" and self._seconds(piece) > LONG_SECONDS:
                 if len(processes) < len(self._pool.processes):
                     return
@@ -124,9 +126,12 @@ class DecodeAhead:
         return _Started(decoding, None, state)
 
 
-def first_order(piece: Piece) -> Order:
+def first_order(piece: Piece, recipe: Recipe) -> Order:
     """The order to try first."""
-    return "sorted" if piece.times_go_back else "selected"
+    if piece.times_go_back:
+        return "sorted"
+    backend = recipe.decode.backend
+    return "selected" if backend == "pyav" else backend
 
 
 def _checked_path(piece: Piece) -> str:

@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic
 
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.backends import Backend, WantedFrames
 from pipeline.frames import Tally, decode_frames
 from pipeline.opening import open_video
 from pipeline.packets import PacketTable, read_packet_table
@@ -26,7 +30,13 @@ from pipeline.sampling import (
     sample_any_order,
     sample_in_order,
 )
-from pipeline.scheduling import check_selectable, schedule_runs
+from pipeline.scheduling import (
+    NotSelectable,
+    check_packet_times,
+    check_selectable,
+    choose_by_packets,
+    schedule_runs,
+)
 from pipeline.selecting import FrameSelector, skips_disposable
 from schemas.errors import VideoError
 
@@ -71,7 +81,6 @@ class VideoSampler(Generic[Picture]):
         """
         with contextlib.ExitStack() as stack:
             container, stream = stack.enter_context(self._open())
-            codec = stream.codec_context.codec
             table = _recall(self._path)
             if table is None:
                 table = read_packet_table(container, stream, alive=self._alive)
@@ -79,11 +88,10 @@ class VideoSampler(Generic[Picture]):
                     _remember(self._path, table)
                     stack.close()
                     container, stream = stack.enter_context(self._open())
+            codec = stream.codec_context.codec
             check_selectable(table, codec=codec.canonical_name, is_intra_only=codec.intra_only)
             schedule = schedule_runs(table, self._window)
-            first, last = float(schedule.seconds[0]), float(schedule.seconds[-1])
-            if last - first > self._max_duration_seconds:
-                raise VideoError("too_long", f"{last - first:.0f} s")
+            self._check_duration(schedule.seconds)
             self.tally.sample_aspect = float(stream.sample_aspect_ratio or 1) or 1.0
             segments = schedule.segments()
             first_k = schedule.samples.ks.start
@@ -98,8 +106,37 @@ class VideoSampler(Generic[Picture]):
                 max_pixels=self._max_pixels,
             )
             runs = list(itertools.chain.from_iterable(segments[part::num_parts]))
-            yield from selector.sample(runs, self._convert)
-            return schedule.samples.end_seconds
+            return (yield from selector.sample(runs, self._convert))
+
+    def by_backend(self, name: str) -> Sampled[Picture]:
+        """What is wanted, by another decoder. NotSelectable: leave it to PyAV. VideoError."""
+        backend = _load_backend(name)
+        with self._open() as (container, stream):
+            table = read_packet_table(container, stream, alive=self._alive)
+            check_packet_times(table)
+            _, seconds, samples = choose_by_packets(table, self._window)
+            self._check_duration(seconds)
+            self.tally.sample_aspect = float(stream.sample_aspect_ratio or 1) or 1.0
+            stream_index = stream.index
+        ranks = np.unique(samples.ranks)
+        wanted = WantedFrames(
+            container=table.container,
+            stream_index=stream_index,
+            seconds=seconds,
+            ranks=ranks,
+            max_pixels=self._max_pixels,
+        )
+        i = 0
+        frames = backend(self._path, wanted, alive=self._alive) if len(ranks) else iter(())
+        for rank, frame in zip(ranks, frames, strict=False):
+            self.tally.num_frames += 1
+            picture = self._convert(frame)
+            while i < len(samples.ranks) and samples.ranks[i] == rank:
+                yield samples.sample(i, picture)
+                i += 1
+        if i < len(samples.ranks):
+            raise NotSelectable(f"{name} gives too few frames")
+        return samples.end_seconds
 
     def all(self) -> Sampled[Picture]:
         """Every frame is decoded. TimesGoBack: sort them. VideoError."""
@@ -130,8 +167,24 @@ class VideoSampler(Generic[Picture]):
             alive=self._alive,
         )
 
+    def _check_duration(self, seconds: npt.NDArray[np.float64]) -> None:
+        span = float(seconds[-1] - seconds[0])
+        if span > self._max_duration_seconds:
+            limit = f"{self._max_duration_seconds:.0f} s"
+            raise VideoError("too_long", f"{span:.0f} s is more than {limit}")
+
     def _open(self) -> Any:
         return open_video(self._path, max_pixels=self._max_pixels)
+
+
+def _load_backend(name: str) -> Backend:
+    if name == "ffmpeg":
+        from pipeline import ffmpeg_frames
+
+        return ffmpeg_frames.read_frames
+    from pipeline import decord_frames
+
+    return decord_frames.read_frames
 
 
 def _recall(path: str) -> PacketTable | None:

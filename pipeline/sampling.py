@@ -103,6 +103,16 @@ class SampleTimes:
     end_seconds: float
     """Where the last sample ends."""
 
+    def sample(self, index: int, picture: Picture) -> SampledFrame[Picture]:
+        """The sample at an index, with its picture."""
+        return SampledFrame(
+            k=self.ks[index],
+            grid_seconds=float(self.grid_seconds[index]),
+            start_seconds=float(self.display_seconds[index, 0]),
+            end_seconds=float(self.display_seconds[index, 1]),
+            picture=picture,
+        )
+
 
 def choose_samples(
     times: npt.NDArray[np.float64], *, duration_seconds: float, window: Window
@@ -191,14 +201,8 @@ def sample_any_order(
     pictures = {
         number: convert(frame.frame) for number, frame in enumerate(decode()) if number in numbers
     }
-    for i, k in enumerate(chosen.ks):
-        yield SampledFrame(
-            k=k,
-            grid_seconds=float(chosen.grid_seconds[i]),
-            start_seconds=float(chosen.display_seconds[i, 0]),
-            end_seconds=float(chosen.display_seconds[i, 1]),
-            picture=pictures[int(order[chosen.ranks[i]])],
-        )
+    for i, rank in enumerate(chosen.ranks):
+        yield chosen.sample(i, pictures[int(order[rank])])
     return chosen.end_seconds
 
 

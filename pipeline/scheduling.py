@@ -62,10 +62,8 @@ class Schedule:
         return groups
 
 
-def check_selectable(table: PacketTable, *, codec: str, is_intra_only: bool) -> None:
-    """NotSelectable: the codec or the packets do not allow to choose before decoding."""
-    if codec not in RUN_CODECS and not is_intra_only:
-        raise NotSelectable(f"codec {codec}")
+def check_packet_times(table: PacketTable) -> None:
+    """NotSelectable: the packets do not tell the frames' times."""
     if table.container == "avi":
         raise NotSelectable("the container stores no times of display")
     if table.reading_failed or table.num_corrupt:
@@ -73,28 +71,46 @@ def check_selectable(table: PacketTable, *, codec: str, is_intra_only: bool) -> 
     pts = np.frombuffer(table.pts, np.int64)
     if not len(pts) or (pts == NO_TIME).any():
         raise NotSelectable("packets without a time")
-    is_key = np.frombuffer(table.is_key, np.bool_)
-    if not is_key[0]:
-        raise NotSelectable("the first packet is no key frame")
     shown = np.frombuffer(table.is_shown, np.bool_)
     if not shown.any():
         raise NotSelectable("no frame is shown")
+    if len(np.unique(pts[shown])) != shown.sum():
+        raise NotSelectable("two packets have the same time")
+
+
+def check_selectable(table: PacketTable, *, codec: str, is_intra_only: bool) -> None:
+    """NotSelectable: the codec or the packets do not allow to choose before decoding."""
+    if codec not in RUN_CODECS and not is_intra_only:
+        raise NotSelectable(f"codec {codec}")
+    check_packet_times(table)
+    pts = np.frombuffer(table.pts, np.int64)
+    shown = np.frombuffer(table.is_shown, np.bool_)
+    is_key = np.frombuffer(table.is_key, np.bool_)
+    if not is_key[0]:
+        raise NotSelectable("the first packet is no key frame")
     first_gop = pts[: _next_key(is_key, 0)]
     if (first_gop[shown[: len(first_gop)]] < pts[0]).any():
         raise NotSelectable("frames ahead of the first key frame")
-    if len(np.unique(pts[shown])) != shown.sum():
-        raise NotSelectable("two packets have the same time")
+
+
+def choose_by_packets(
+    table: PacketTable, window: Window
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], SampleTimes]:
+    """(packets in the order of display, their seconds, the samples in the window)."""
+    pts = np.frombuffer(table.pts, np.int64)
+    shown = np.flatnonzero(np.frombuffer(table.is_shown, np.bool_))
+    display_order = shown[np.argsort(pts[shown], kind="stable")]
+    seconds = table.seconds(pts[display_order])
+    duration = float(table.durations[int(display_order[-1])] * table.time_base)
+    samples = choose_samples(seconds, duration_seconds=duration, window=window)
+    return display_order, seconds, samples
 
 
 def schedule_runs(table: PacketTable, window: Window) -> Schedule:
     """The runs for the samples in the window. NotSelectable: key frames are not in order."""
     pts = np.frombuffer(table.pts, np.int64)
-    shown = np.flatnonzero(np.frombuffer(table.is_shown, np.bool_))
-    display_order = shown[np.argsort(pts[shown], kind="stable")]
+    display_order, seconds, samples = choose_by_packets(table, window)
     ticks = pts[display_order]
-    duration = float(table.durations[int(display_order[-1])] * table.time_base)
-    seconds = table.seconds(ticks)
-    samples = choose_samples(seconds, duration_seconds=duration, window=window)
     wanted = display_order[samples.ranks]  # packet of each sample
     runs: list[Run] = []
     keys = np.flatnonzero(np.frombuffer(table.is_key, np.bool_))

@@ -12,13 +12,14 @@ from typing import Any
 
 import av.error
 import numpy as np
+from av.video.frame import PictureType
 
 from pipeline.complaints import num_complaints
 from pipeline.frames import Tally
 from pipeline.opening import check_pixels, pixel_limit
 from pipeline.packets import PacketTable
 from pipeline.rereading import PacketReader
-from pipeline.sampling import Convert, Picture, SampledFrame
+from pipeline.sampling import Convert, Picture, Sampled
 from pipeline.scheduling import NotSelectable, Run, Schedule
 from schemas.errors import VideoError
 
@@ -53,9 +54,7 @@ class FrameSelector:
         self._max_pixels = max_pixels
         self._complaints = num_complaints()
 
-    def sample(
-        self, runs: Sequence[Run], convert: Convert[Picture]
-    ) -> Iterator[SampledFrame[Picture]]:
+    def sample(self, runs: Sequence[Run], convert: Convert[Picture]) -> Sampled[Picture]:
         """The samples of some runs of the schedule. NotSelectable: see above. VideoError."""
         samples, ticks = self._schedule.samples, self._schedule.ticks
         for run in runs:
@@ -71,16 +70,11 @@ class FrameSelector:
                 picture = convert(frame)
                 rank = samples.ranks[next_sample]
                 while next_sample < run.stop_sample and samples.ranks[next_sample] == rank:
-                    yield SampledFrame(
-                        k=samples.ks[next_sample],
-                        grid_seconds=float(samples.grid_seconds[next_sample]),
-                        start_seconds=float(samples.display_seconds[next_sample, 0]),
-                        end_seconds=float(samples.display_seconds[next_sample, 1]),
-                        picture=picture,
-                    )
+                    yield samples.sample(next_sample, picture)
                     next_sample += 1
             if next_sample != run.stop_sample:
                 raise NotSelectable("a wanted frame does not come")
+        return samples.end_seconds
 
     def _decode(self, run: Run) -> Iterator[Any]:
         # In the order of display, checked.
@@ -91,7 +85,7 @@ class FrameSelector:
         is_first = True
         for frame in self._frames(run, checked):
             if is_first and not self._is_entry(frame, run):
-                raise NotSelectable("the first frame of a run is not its key frame")
+                raise NotSelectable("a run does not begin with its key frame")
             is_first = False
             self._check(frame)
             due.discard(frame.pts)
@@ -102,7 +96,10 @@ class FrameSelector:
     def _is_entry(self, frame: Any, run: Run) -> bool:
         if not self._table.is_shown[run.first]:
             return run.first == 0  # an edit list hides the key frame; decoding all begins there too
-        return bool(frame.key_frame and frame.pts == self._table.pts[run.first])
+        # A plain I frame may be flagged as key rightly or wrongly. If wrongly, frames to come lack
+        # what they refer to, and the decoder complains.
+        is_intra = frame.key_frame or frame.pict_type == PictureType.I
+        return bool(is_intra and frame.pts == self._table.pts[run.first])
 
     def _frames(self, run: Run, checked: range) -> Iterator[Any]:
         samples, ticks = self._schedule.samples, self._schedule.ticks

@@ -10,6 +10,8 @@ from typing import Any
 
 from pipeline import messages
 from pipeline.complaints import Complaints, check_refused_sizes
+from pipeline.frames import Tally
+from pipeline.hearing import hear_windows
 from pipeline.owner import Cancelled, Owner
 from pipeline.packets import read_packet_facts
 from pipeline.pixels import Converter, Pictures
@@ -22,7 +24,11 @@ from schemas.errors import VideoError
 
 def serve(owner: Owner, request: dict[str, Any]) -> None:
     """Answer one request. messages.PipeClosed: the owner is gone."""
-    kinds: dict[str, Callable[..., None]] = {"probe": _probe, "decode": _decode}
+    kinds: dict[str, Callable[..., None]] = {
+        "probe": _probe,
+        "decode": _decode,
+        "sound": _sound,
+    }
     work = kinds[request.pop("kind")]
     complaints = Complaints(request["path"])
     try:
@@ -41,7 +47,9 @@ def serve(owner: Owner, request: dict[str, Any]) -> None:
         else:
             owner.answer("bug", traceback=traceback.format_exc())
     except NotSelectable as error:
-        owner.answer("start_again", order="all", why=str(error))
+        tried = request["order"]
+        order = "all" if tried == "selected" else "selected"
+        owner.answer("start_again", order=order, why=str(error))
     except TimesGoBack:
         owner.answer("start_again", order="sorted", why="times go back")
     except Exception:  # reported as a bug by the owner, never as a reject
@@ -92,8 +100,10 @@ def _decode(
             num_parts=num_parts,
             announce=lambda stops: owner.answer("schedule", stops=stops),
         )
-    else:
+    elif order in ("all", "sorted"):
         samples = sampler.sorted() if order == "sorted" else sampler.all()
+    else:
+        samples = sampler.by_backend(order)
     tally = sampler.tally
     previous: Pictures | None = None
     while True:
@@ -122,6 +132,35 @@ def _decode(
             **fields,
         )
         previous = sample.picture
+
+
+def _sound(
+    owner: Owner,
+    _: Complaints,
+    *,
+    path: str,
+    origin_seconds: float,
+    num_windows: int,
+    first_window: int,
+    rate: int,
+    in_order: bool,
+    max_pixels: int,
+) -> None:
+    windows = hear_windows(
+        path,
+        origin_seconds=origin_seconds,
+        num_windows=num_windows,
+        first_window=first_window,
+        rate=rate,
+        in_order=in_order,
+        max_pixels=max_pixels,
+        tally=Tally(),
+        alive=owner.alive,
+    )
+    for window in windows:
+        owner.alive()  # silence past the end needs no packets
+        owner.answer("sound", [window.samples.data], index=window.index, heard=window.heard)
+    owner.answer("done")
 
 
 def _put(owner: Owner, layout: SlotLayout, sample: SampledFrame[Pictures]) -> dict[str, Any]:

@@ -27,6 +27,8 @@ from schemas.sidecar import MissingClips, SampleEntry, Sidecar, VideoOutcome
 from schemas.video import sample_key
 
 BATCH_CLIPS = 8
+BACKEND_FAILURES = ("crashed", "timed_out", "out_of_memory")
+"""Of another backend than PyAV, these are not the video's fault until PyAV says so."""
 
 Progress = Callable[..., None]
 """Called with counts to add: done, clips that are cached or given up."""
@@ -104,15 +106,7 @@ def library_versions() -> dict[str, str]:
 def _add_piece(piece: Piece, draft: _Draft, ahead: DecodeAhead, tools: BuildTools) -> None:
     mark = draft.writer.mark()
     try:
-        try:
-            entries, video = _encode_piece(piece, draft.writer, ahead, tools)
-        except VideoError as error:
-            # A decoder process may be killed for what is no fault of the video's, once.
-            if error.reason != "crashed":
-                raise
-            draft.writer.go_back(mark)
-            order = first_order(piece)
-            entries, video = _encode_piece(piece, draft.writer, ahead, tools, order=order)
+        entries, video = _encode_piece(piece, draft.writer, ahead, tools)
     except VideoError as error:
         draft.writer.go_back(mark)
         reject = Reject(
@@ -135,23 +129,27 @@ def _add_piece(piece: Piece, draft: _Draft, ahead: DecodeAhead, tools: BuildTool
 
 
 def _encode_piece(
-    piece: Piece,
-    writer: TarWriter,
-    ahead: DecodeAhead,
-    tools: BuildTools,
-    *,
-    order: Order | None = None,
+    piece: Piece, writer: TarWriter, ahead: DecodeAhead, tools: BuildTools
 ) -> tuple[list[SampleEntry], VideoOutcome]:
     mark = writer.mark()
-    why = ""
+    order = first_order(piece, tools.recipe)
+    is_first, has_crashed, why = True, False, ""
     while True:
         try:
-            clips = ahead.clips(piece, order=order)
-            entries, outcome = _encode(clips, piece, writer, tools)
+            clips = ahead.clips(piece, order=None if is_first else order)
+            entries, outcome = _encode(clips, piece, writer, tools, order=order)
             break
         except StartAgain as again:
-            writer.go_back(mark)
-            order, why = again.order, again.why
+            order, why = again.order, "; ".join(filter(None, (why, again.why)))
+        except VideoError as error:
+            if error.reason in BACKEND_FAILURES and order in ("decord", "ffmpeg"):
+                order, why = "selected", f"{order} {error.reason}"
+            elif error.reason == "crashed" and not has_crashed:
+                has_crashed = True  # it may have been killed for what is no fault of the video's
+            else:
+                raise
+        is_first = False
+        writer.go_back(mark)
     if not entries:
         detail = f"{outcome.num_decode_errors} packets failed to decode"
         if outcome.complaint:
@@ -164,7 +162,7 @@ def _encode_piece(
         num_decode_errors=outcome.num_decode_errors,
         truncated=piece.truncated,
         corrupt=outcome.corrupt,
-        order=order or first_order(piece),
+        order=order,
         why=why,
     )
 
@@ -177,7 +175,12 @@ def _missing(piece: Piece, num_clips: int, reason: str) -> MissingClips:
 
 
 def _encode(
-    clips: Iterator[ClipFrames | DecodeOutcome], piece: Piece, writer: TarWriter, tools: BuildTools
+    clips: Iterator[ClipFrames | DecodeOutcome],
+    piece: Piece,
+    writer: TarWriter,
+    tools: BuildTools,
+    *,
+    order: Order,
 ) -> tuple[list[SampleEntry], DecodeOutcome]:
     entries: list[SampleEntry] = []
     outcome: DecodeOutcome | None = None
@@ -187,7 +190,7 @@ def _encode(
                 outcome = batch
                 continue
             for clip, features in zip(batch, tools.encoders.encode(batch), strict=True):
-                entries.append(_add_sample(clip, features, piece, writer, tools.recipe))
+                entries.append(_add_sample(clip, features, piece, writer, tools.recipe, order))
     assert outcome is not None
     return entries, outcome
 
@@ -207,7 +210,12 @@ def _batches(
 
 
 def _add_sample(
-    clip: ClipFrames, features: Features, piece: Piece, writer: TarWriter, recipe: Recipe
+    clip: ClipFrames,
+    features: Features,
+    piece: Piece,
+    writer: TarWriter,
+    recipe: Recipe,
+    order: Order,
 ) -> SampleEntry:
     key = sample_key(piece.video_id, clip.clip_index)
     info = {
@@ -222,7 +230,7 @@ def _add_sample(
         "has_audio": piece.has_audio,
         "truncated": piece.truncated,
         "corrupt": clip.corrupt,
-        "decoder": recipe.decode.backend,
+        "decoder": order if order in ("decord", "ffmpeg") else "pyav",
         "versions": library_versions(),
     }
     sample = Sample(

@@ -24,6 +24,8 @@ PEAK_NITS = 1000.0
 WHITE_NITS = 203.0
 """Of a white sheet in HDR (BT.2408): SDR white, 1.0."""
 CODES = 1 << 16
+WHITE_CODE = 255 << 8
+"""What libswscale makes of the white of limited range in 16 bits."""
 LIGHT_BITS = 20
 """1.0 of HDR light, PEAK_NITS, is 1 << LIGHT_BITS."""
 SDR_BITS = 16
@@ -31,38 +33,39 @@ SDR_BITS = 16
 GAIN_BITS = 20
 MATRIX_BITS = 16
 
-# BT.2020 luminance, in 1/2**16; they sum to one.
-_LUMINANCE = np.array([17217, 44433, 3886], dtype=np.int64)
-
-# BT.2020 to BT.709 primaries (BT.2087), in 1/2**16, transposed; every column sums to one: grey
-# stays grey.
+# BT.2020 luminance, and BT.2020 to BT.709 primaries (BT.2087), in 1 / 2 ** MATRIX_BITS. Every row
+# sums to one, so that grey stays grey.
+_LUMINANCE = np.array([[17217, 44433, 3886]], dtype=np.int64)
 _TO_BT709 = np.array(
-    [[108822, -8163, -1190], [-38512, 74246, -6592], [-4774, -547, 73318]], dtype=np.int64
+    [[108822, -38512, -4774], [-8163, 74246, -547], [-1190, -6592, 73318]], dtype=np.int64
 )
 
 
 def to_sdr(rgb_HWC: Picture16, *, transfer: Transfer, wide_gamut: bool) -> Picture:
-    """(H, W, 3) uint8 sRGB of an (H, W, 3) full-range 16-bit picture.
+    """(H, W, 3) uint8 sRGB of an (H, W, 3) picture whose signal is 1.0 at WHITE_CODE.
 
     `wide_gamut`: the primaries are those of BT.2020, else those of BT.709. An SDR picture is taken
     as sRGB, so that its greys stay as they are.
     """
+    rgb_CHW = np.ascontiguousarray(np.moveaxis(rgb_HWC, 2, 0))
     if transfer == "sdr":
-        light_HWC = _sdr_light()[rgb_HWC]
+        light_CHW = _sdr_light()[rgb_CHW]
     else:
-        hdr_HWC = _pq_light()[rgb_HWC] if transfer == "pq" else _display_hlg(rgb_HWC)
-        gain_HW1 = _tone_gain()[hdr_HWC.max(axis=2, keepdims=True) >> (LIGHT_BITS - 16)]
-        light_HWC = _shift(hdr_HWC * gain_HW1, GAIN_BITS)
+        light_CHW = _pq_light()[rgb_CHW] if transfer == "pq" else _display_hlg(rgb_CHW)
+        brightest_HW = light_CHW.max(axis=0)
+        light_CHW *= _tone_gain()[brightest_HW >> (LIGHT_BITS - 16)]
+        _shift(light_CHW, GAIN_BITS)
     if wide_gamut:
-        light_HWC = _shift(light_HWC @ _TO_BT709, MATRIX_BITS)
-    coded_HWC: Picture = _srgb_code()[light_HWC.clip(0, 1 << SDR_BITS)]
-    return coded_HWC
+        light_CHW = _shift(_mix(_TO_BT709, light_CHW), MATRIX_BITS)
+    coded_CHW = _srgb_code()[light_CHW.clip(0, 1 << SDR_BITS, out=light_CHW)]
+    return np.ascontiguousarray(np.moveaxis(coded_CHW, 0, 2))
 
 
 def over_black(rgb_HWC: Picture, alpha_HW: Picture) -> Picture:
     """(H, W, 3) uint8: what is seen of a picture with straight alpha in front of black."""
-    seen = (rgb_HWC.astype(np.uint32) * alpha_HW[..., None] + 127) // 255
-    return seen.astype(np.uint8)
+    product_HWC = rgb_HWC * alpha_HW[..., None].astype(np.uint16) + np.uint16(128)
+    # Exactly the nearest to product / 255, and it does not overflow.
+    return ((product_HWC + (product_HWC >> 8)) >> 8).astype(np.uint8)
 
 
 def pq_nits(code: float) -> float:
@@ -117,16 +120,25 @@ def srgb_code(light: float) -> float:
     return light * 12.92 if light <= 0.0031308 else 1.055 * light ** (1 / 2.4) - 0.055
 
 
-def _display_hlg(rgb_HWC: Picture16) -> Light:
+def _display_hlg(rgb_CHW: Picture16) -> Light:
     # The OOTF of BT.2100 for a display of 1000 nits: gamma 1.2, on luminance.
-    scene_HWC = _hlg_scene_light()[rgb_HWC]
-    luminance_HW1 = _shift((scene_HWC @ _LUMINANCE)[..., None], 16)
-    return _shift(scene_HWC * _hlg_gain()[luminance_HW1 >> (LIGHT_BITS - 16)], GAIN_BITS)
+    light_CHW = _hlg_scene_light()[rgb_CHW]
+    luminance_1HW = _shift(_mix(_LUMINANCE, light_CHW), MATRIX_BITS)
+    light_CHW *= _hlg_gain()[luminance_1HW >> (LIGHT_BITS - 16)]
+    return _shift(light_CHW, GAIN_BITS)
+
+
+def _mix(weights: Light, light_CHW: Light) -> Light:
+    num_channels, height, width = light_CHW.shape
+    mixed = weights @ light_CHW.reshape(num_channels, -1)
+    return mixed.reshape(-1, height, width)
 
 
 def _shift(values: Light, bits: int) -> Light:
-    """Divide by 2 ** bits, to the nearest."""
-    return (values + (1 << (bits - 1))) >> bits
+    """Divide by 2 ** bits in place, to the nearest."""
+    values += 1 << (bits - 1)
+    values >>= bits
+    return values
 
 
 def _table(values: Iterable[float], *, one: int) -> Light:
@@ -134,7 +146,8 @@ def _table(values: Iterable[float], *, one: int) -> Light:
 
 
 def _of_codes(light: Callable[[float], float], *, bits: int) -> Light:
-    return _table((light(code / (CODES - 1)) for code in range(CODES)), one=1 << bits)
+    signals = (min(code / WHITE_CODE, 1.0) for code in range(CODES))
+    return _table((light(signal) for signal in signals), one=1 << bits)
 
 
 @functools.cache

@@ -50,7 +50,8 @@ class SamplingSpec:
 class DecodeSpec:
     """How a frame becomes pixels; docs/decisions/0004-pixels.md."""
 
-    backend: Literal["pyav"] = "pyav"
+    backend: Literal["pyav", "ffmpeg", "decord"] = "pyav"
+    """Which decoder is tried first; PyAV takes over where another one's times are wrong."""
     pixels: Literal["displayed"] = "displayed"
     """The treatment of colour, fields, alpha and rotation: as a viewer sees it, in 8-bit sRGB.
 

@@ -58,7 +58,8 @@ class VideoOutcome:
     truncated: bool
     corrupt: bool
     order: str
-    """How it was decoded: `selected` (only wanted frames), `all`, or `sorted` (times go back)."""
+    """How it was decoded. By PyAV: `selected` (only wanted frames), `all`, `sorted` (times go
+    back). Or by another backend: `decord`, `ffmpeg`."""
     why: str
     """Why it was not decoded in the order tried first; empty where it was."""
 

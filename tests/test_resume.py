@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import beam_runner
-from pipeline import sharding
+from pipeline import prefetching
 from pipeline.cache import open_cache
-from pipeline.encoding import StreamEncoders
+from pipeline.decoding import Decoding
 from pipeline.finalizing import read_sidecars
 from pipeline.layout import CacheLayout
 from pipeline.planning import read_plan
@@ -198,7 +198,7 @@ def test_a_piece_whose_file_was_away_is_cached_when_it_is_back(
     sources = read_sources([str(listed)]).sources
     whole, cache = tmp_path / "whole", tmp_path / "cache"
     beam_runner.run(sources, recipe, cache_path=whole)
-    checked = sharding._checked_path
+    checked = prefetching._checked_path
     calls = 0
 
     def gone_the_second_time(piece: Any) -> str:
@@ -209,7 +209,7 @@ def test_a_piece_whose_file_was_away_is_cached_when_it_is_back(
         return checked(piece)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sharding, "_checked_path", gone_the_second_time)
+        patch.setattr(prefetching, "_checked_path", gone_the_second_time)
         report = beam_runner.run(sources, recipe, cache_path=cache)
     assert report.missing > 0
     video.rename(away)
@@ -225,14 +225,15 @@ def test_a_piece_whose_file_was_away_is_cached_when_it_is_back(
 def test_a_file_that_is_overwritten_while_it_is_read_is_a_reject(
     first: Path, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode = StreamEncoders.encode
+    decode = Decoding.clips
 
-    def encode_and_overwrite(self: StreamEncoders, batch: Any) -> Any:
-        first.write_bytes(second.read_bytes())
-        return encode(self, batch)
+    def decode_and_overwrite(self: Decoding) -> Any:
+        for clip in decode(self):
+            first.write_bytes(second.read_bytes())
+            yield clip
 
     with monkeypatch.context() as patch:
-        patch.setattr(StreamEncoders, "encode", encode_and_overwrite)
+        patch.setattr(Decoding, "clips", decode_and_overwrite)
         with pytest.raises(TooManyRejects, match="1 source_changed"):
             run(tmp_path / "cache", first)
 
@@ -242,19 +243,19 @@ def test_a_decoder_that_is_killed_once_costs_nothing(
 ) -> None:
     whole, cache = tmp_path / "whole", tmp_path / "cache"
     run(whole, first)
-    decode, killed = sharding.decode_clips, []
+    decode, killed = Decoding.clips, []
 
-    def decode_and_kill(*args: Any, process: Any, **kwargs: Any) -> Any:
-        for clip in decode(*args, process=process, **kwargs):
-            if not killed:
-                killed.append(process.pid)
-                os.kill(process.pid, signal.SIGKILL)
-                time.sleep(0.2)
-                raise VideoError("crashed", "signal SIGKILL")
-            yield clip
+    def kill_and_decode(self: Decoding) -> Any:
+        if not killed:
+            for exchange in self._exchanges:
+                assert exchange.process.pid is not None
+                killed.append(exchange.process.pid)
+                os.kill(exchange.process.pid, signal.SIGKILL)
+            raise VideoError("crashed", "signal SIGKILL")
+        yield from decode(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sharding, "decode_clips", decode_and_kill)
+        patch.setattr(Decoding, "clips", kill_and_decode)
         run(cache, first)
     assert killed
     assert contents(cache) == contents(whole)

@@ -8,19 +8,30 @@ import platform
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from pipeline.cli.show import common_options, print_json, print_table, set_verbosity
-from schemas.errors import VideoError, WorkerDied
+from pipeline.cli.show import (
+    common_options,
+    duration_text,
+    print_json,
+    print_table,
+    set_verbosity,
+)
+from schemas.errors import UsageError, VideoError, WorkerDied
+
+if TYPE_CHECKING:
+    from pipeline.comparing import DecodeComparison
 
 EPILOG = """\b
 Examples:
   pipeline doctor
   pipeline doctor cache/ --json
+  pipeline doctor --decode video.mp4
 
 Exit code 1 if something is wrong."""
 
@@ -48,10 +59,39 @@ def _bad(name: str, detail: str, hint: str) -> Check:
 
 @click.command(epilog=EPILOG)
 @click.argument("folder", default=".")
+@click.option("--decode", "video", metavar="FILE", help="Compare the decoders on a video instead.")
+@click.option(
+    "--fps",
+    type=click.FloatRange(min=0, min_open=True),
+    default=2.0,
+    show_default=True,
+    help="Samples a second, with --decode.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    default=240,
+    show_default=True,
+    help="At most so many from the start, with --decode.",
+)
 @common_options
-def doctor(*, folder: str, as_json: bool, quiet: bool, loud: bool) -> int:
-    """Check versions, import names, ffmpeg, decoding, the GPU, and that FOLDER can be written."""
+def doctor(
+    *,
+    folder: str,
+    video: str | None,
+    fps: float,
+    samples: int,
+    as_json: bool,
+    quiet: bool,
+    loud: bool,
+) -> int:
+    """Check versions, import names, ffmpeg, decoding, the GPU, and that FOLDER can be written.
+
+    With --decode: how each decoder reads a video, beside PyAV decoding all frames.
+    """
     set_verbosity(quiet=quiet, loud=loud)
+    if video is not None:
+        return _compare_decoders(video, fps=fps, max_samples=samples, as_json=as_json)
     checks: list[Check] = []
     steps: list[Callable[[], Iterator[Check]]] = [
         _check_versions,
@@ -75,6 +115,57 @@ def doctor(*, folder: str, as_json: bool, quiet: bool, loud: bool) -> int:
             if not check.ok and check.hint:
                 click.echo(f"{check.name}: {check.hint}")
     return 0 if ok else 1
+
+
+def _compare_decoders(path: str, *, fps: float, max_samples: int, as_json: bool) -> int:
+    from pipeline.comparing import SIZE, compare_backends
+    from pipeline.sources import read_sources
+
+    [source, *more] = read_sources([path]).sources
+    if more:
+        raise UsageError(f"--decode {path} must be one video")
+    probe, results = compare_backends(source, fps=fps, max_samples=max_samples)
+    by_record = [result for result in results if result.way.startswith("pyav")]
+    ok = all(not r.num_other_times and not r.max_difference for r in by_record if not r.problem)
+    if as_json:
+        document = {
+            "ok": ok,
+            "uri": source.uri,
+            "container": probe.container,
+            "codec": probe.codec,
+            "width": probe.width,
+            "height": probe.height,
+            "fps": fps,
+            "decoders": [asdict(result) for result in results],
+        }
+        print_json(document)
+        return 0 if ok else 1
+    click.echo(
+        f"{source.uri}: {probe.codec} in {probe.container}, {probe.width} x {probe.height},"
+        f" {duration_text(probe.duration_seconds)}, at {fps:g} fps"
+    )
+    header = ("decoder", "samples", "other times", "mean diff", "max diff", "decoded", "seconds")
+    print_table(header, [_row(result) for result in results if not result.problem])
+    for result in results:
+        if result.problem:
+            click.echo(f"{result.way}: not used: {result.problem}")
+    click.echo(
+        f"Beside {results[0].way}: samples with another time of display; difference of pictures at"
+        f" {SIZE[0]} x {SIZE[1]} in levels of 255."
+    )
+    return 0 if ok else 1
+
+
+def _row(result: DecodeComparison) -> tuple[object, ...]:
+    return (
+        result.way,
+        result.num_samples,
+        result.num_other_times,
+        result.mean_difference,
+        result.max_difference,
+        result.num_frames_decoded,
+        result.seconds,
+    )
 
 
 def _check_versions() -> Iterator[Check]:

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from pipeline.encoding import StreamEncoders, stamp_streams, stream_specs
-from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.planning import estimate_clip_bytes, extend_plan
+from pipeline.pool import DecoderPool
 from pipeline.probing import probe_source
 from pipeline.sharding import BuildTools, build_shard
 from schemas.errors import StorageError
@@ -38,13 +38,13 @@ def layout(tmp_path: Path) -> CacheLayout:
 
 @pytest.fixture
 def tools(layout: CacheLayout) -> Iterator[BuildTools]:
-    with DecoderProcess(TINY.limits) as process:
-        yield BuildTools(recipe=TINY, layout=layout, encoders=StreamEncoders(TINY), process=process)
+    with DecoderPool(TINY.limits, num_processes=2) as pool:
+        yield BuildTools(recipe=TINY, layout=layout, encoders=StreamEncoders(TINY), pool=pool)
 
 
 def plan(paths: list[Path], tools: BuildTools, *, recipe: Recipe = TINY) -> list[ShardSpec]:
     probes = [
-        probe_source(Source(uri=str(path)), limits=recipe.limits, process=tools.process)
+        probe_source(Source(uri=str(path)), limits=recipe.limits, process=tools.pool.processes[0])
         for path in paths
     ]
     return extend_plan(
@@ -123,9 +123,10 @@ def test_a_touched_file_of_the_same_content_is_no_change(
 def test_a_crash_in_the_middle_costs_the_whole_video(
     clips: ClipShelf, tools: BuildTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = Recipe.load("tiny", overrides=["sampling.fps=25", "sampling.frames_per_clip=1"])
+    recipe = Recipe.load("tiny", overrides=["sampling.fps=60", "sampling.frames_per_clip=1"])
     crashing = replace(tools, recipe=recipe)
-    (spec,) = plan([clips["25.mp4"].path], tools, recipe=recipe)
+    # More samples than a decoder process can hand over ahead.
+    (spec,) = plan([clips["60.mp4"].path], tools, recipe=recipe)
     encode = StreamEncoders.encode
     batches = 0
 
@@ -133,8 +134,9 @@ def test_a_crash_in_the_middle_costs_the_whole_video(
         nonlocal batches
         batches += 1
         if batches % 2 == 0:  # in the second try as well
-            assert tools.process.pid is not None
-            os.kill(tools.process.pid, 9)
+            for process in tools.pool.processes:
+                if process.pid is not None and not process.is_idle:
+                    os.kill(process.pid, 9)
         return encode(self, clips)
 
     monkeypatch.setattr(StreamEncoders, "encode", encode_and_kill)
