@@ -44,7 +44,6 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "process_vm_writev": (311, 271),
     "process_madvise": (440, 440),
     "kcmp": (312, 272),
-    "kill": (62, 129),
     "tkill": (200, 130),
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
@@ -132,6 +131,7 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "personality": (135, 92),
 }
 _PROGRAM_CALLS: dict[str, tuple[int | None, int | None]] = {
+    "kill": (62, 129),  # of a program that is no longer wanted
     "execve": (59, 221),
     "execveat": (322, 281),
     "fork": (57, None),

@@ -7,6 +7,8 @@ hands them over with their times, which are compared with the packets'.
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -23,6 +25,22 @@ from pipeline.scheduling import NotSelectable
 
 MAX_FRAMES = 2000
 """More do not fit into one argument of a command line."""
+
+
+def prepare() -> None:
+    """Find and open what the filter on system calls takes away. RuntimeError: no ffmpeg."""
+    _program()
+    _null_file()
+
+
+@functools.cache
+def _program() -> str:
+    return str(imageio_ffmpeg.get_ffmpeg_exe())
+
+
+@functools.cache
+def _null_file() -> int:
+    return os.open(os.devnull, os.O_RDWR)
 
 
 def read_frames(path: str, wanted: WantedFrames, *, alive: Callable[[], None]) -> Iterator[Any]:
@@ -61,7 +79,7 @@ def ffmpeg_command(path: str, wanted: WantedFrames) -> list[str]:
         enc_time_base="demux",
         threads=1,
     ).global_args("-copyts", "-nostdin", "-v", "error", "-filter_threads", "1")
-    arguments: list[str] = ffmpeg.compile(output, cmd=imageio_ffmpeg.get_ffmpeg_exe())
+    arguments: list[str] = ffmpeg.compile(output, cmd=_program())
     return arguments
 
 
@@ -75,9 +93,8 @@ def _choose(ranks: Sequence[int]) -> str:
 
 @contextlib.contextmanager
 def _running(command: list[str]) -> Iterator[Any]:
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    null = _null_file()
+    process = subprocess.Popen(command, stdin=null, stdout=subprocess.PIPE, stderr=null)
     try:
         yield process.stdout
     finally:
