@@ -37,6 +37,8 @@ class Complaints:
 
     def __init__(self, path: str) -> None:
         av.logging.set_level(av.logging.FATAL)  # quiet; errors are counted all the same
+        # PyAV would hold a repeated message back and give it out while the next video is read.
+        av.logging.set_skip_repeated(False)
         _refused_sizes.clear()
         self._path = path
         self._before = num_complaints()

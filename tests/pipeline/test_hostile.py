@@ -5,6 +5,7 @@ Each case is probed, decoded in every order, and built beside a good video, whic
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import socket
@@ -31,7 +32,7 @@ from schemas.sidecar import Sidecar
 from schemas.video import Source
 from tests import hostile_files
 from tests.asking import ORDERS, assert_usable, decode, probe, recipe_at
-from tests.clips import Clip, read_frame_number
+from tests.clips import Clip, gif_of_any_size, read_frame_number
 
 GOOD = "good.mp4"
 
@@ -154,6 +155,20 @@ def test_a_huge_picture_is_said_to_be_so(tmp_path: Path, process: DecoderProcess
     with pytest.raises(VideoError) as caught:
         probe(tmp_path / "a.mp4", process)
     assert caught.value.detail == "30000 x 30000 is more than 67108864 pixels"
+
+
+def test_a_huge_picture_is_not_blamed_on_another_video(
+    tmp_path: Path, plain_clip: Clip, process: DecoderProcess
+) -> None:
+    """libav says the same of one video several times, and PyAV holds repetitions back."""
+    sides = (65535, 30_000, 65535, 65535, 40_000, 30_000)
+    for side, order in itertools.product(sides, ORDERS):
+        path = gif_of_any_size(tmp_path / "a.gif", width=side, height=side, num_frames=2)
+        for ask in (probe, partial(decode, order=order)):
+            with pytest.raises(VideoError) as caught:
+                ask(path, process)
+            assert caught.value.detail == f"{side} x {side} is more than 67108864 pixels"
+    assert_usable(process, plain_clip)
 
 
 # Files that point at others

@@ -109,6 +109,33 @@ def test_work_that_is_given_up_costs_no_process(
     assert pids[0] == pids[1] == pids[2]
 
 
+def test_work_that_is_over_cannot_end_a_process_that_has_gone_on(
+    clips: ClipShelf, plain_clip: Clip
+) -> None:
+    with DecoderProcess(DecodeLimits()) as process:
+        over = start(plain_clip.path, process)
+        list(over.clips())
+        given = start(clips["50.mp4"].path, process, recipe=recipe_at(50.0)).clips()
+        next(given)
+        pid = process.pid
+        over.close()
+        over._exchanges[0].kill()
+        assert sum(isinstance(one, ClipFrames) for one in given) == 62
+        assert process.pid == pid
+
+
+def test_a_process_that_was_ended_gives_no_more_of_its_work(plain_clip: Clip) -> None:
+    """Its pipes are closed, and their numbers may belong to something else by now."""
+    with DecoderProcess(DecodeLimits()) as process:
+        given = start(plain_clip.path, process, recipe=recipe_at(25.0)).clips()
+        next(given)
+        process.close()
+        with pytest.raises(VideoError) as caught:
+            list(given)
+        assert caught.value.reason == "crashed"
+        assert_usable(process, plain_clip)
+
+
 def test_a_pool_knows_who_is_idle(plain_clip: Clip) -> None:
     with DecoderPool(DecodeLimits(), num_processes=2) as pool:
         first, second = pool.processes
