@@ -58,7 +58,7 @@ def compare_backends(
             f"shards.target_bytes={max_samples}",
         ],
     )
-    with DecoderProcess(recipe.limits) as process:
+    with DecoderProcess(recipe.limits, allow_programs=True) as process:
         probe = probe_source(source, limits=recipe.limits, process=process)
         if probe.reject is not None:
             raise VideoError(probe.reject.reason, probe.reject.detail)

@@ -6,7 +6,9 @@ no address, so that the same file always gives the same text.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 
 import av
 import av.logging
@@ -25,7 +27,9 @@ ABOUT_CONTENT = (
 )
 """Reasons that libav's own words explain."""
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{9,}")
-_PICTURE_SIZE = re.compile(r"[Pp]icture size (\d+)x(\d+)")
+_PICTURE_SIZE = re.compile(r"Picture size (\d+)x(\d+)")
+_refused_sizes: list[tuple[int, int]] = []
+"""Of pictures, while the video was opened; libav keeps its last words for the whole process too."""
 
 
 class Complaints:
@@ -33,6 +37,7 @@ class Complaints:
 
     def __init__(self, path: str) -> None:
         av.logging.set_level(av.logging.FATAL)  # quiet; errors are counted all the same
+        _refused_sizes.clear()
         self._path = path
         self._before = num_complaints()
 
@@ -53,11 +58,26 @@ class Complaints:
             return error.detail
         return f"{error.detail}; {said}" if error.detail else said
 
-    def check_picture_size(self, *, max_pixels: int) -> None:
-        """VideoError: too_many_pixels, where a decoder refused to make such a picture."""
-        size = _PICTURE_SIZE.search(self.last())
-        if size and int(size[1]) * int(size[2]) > max_pixels:
-            detail = f"{size[1]} x {size[2]} is more than {max_pixels} pixels"
+
+@contextlib.contextmanager
+def hear_refused_sizes() -> Iterator[None]:
+    """While a video is opened: of many complaints, those about the size of a picture."""
+    av.logging.set_level(av.logging.ERROR)
+    try:
+        with av.logging.Capture() as records:
+            yield
+    finally:
+        av.logging.set_level(av.logging.FATAL)
+    for _, _, message in records:
+        if size := _PICTURE_SIZE.search(message):
+            _refused_sizes.append((int(size[1]), int(size[2])))
+
+
+def check_refused_sizes(*, max_pixels: int) -> None:
+    """VideoError: too_many_pixels, where a decoder refused to make such a picture."""
+    for width, height in _refused_sizes:
+        if width * height > max_pixels:
+            detail = f"{width} x {height} is more than {max_pixels} pixels"
             raise VideoError("too_many_pixels", detail)
 
 

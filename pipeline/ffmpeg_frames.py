@@ -45,6 +45,17 @@ def read_frames(path: str, wanted: WantedFrames, *, alive: Callable[[], None]) -
         check_times(np.array(times), expected, what="ffmpeg")
 
 
+def ffmpeg_program() -> str:
+    """Its path; looked for once, which a decoder process has to do before it is confined.
+
+    NotSelectable: there is none.
+    """
+    try:
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except RuntimeError as error:
+        raise NotSelectable("there is no ffmpeg program") from error
+
+
 def ffmpeg_command(path: str, wanted: WantedFrames) -> list[str]:
     """The command line; frames come out as raw RGB in NUT, which keeps their times."""
     options = dict(OPTIONS)
@@ -60,8 +71,8 @@ def ffmpeg_command(path: str, wanted: WantedFrames) -> list[str]:
         fps_mode="passthrough",
         enc_time_base="demux",
         threads=1,
-    ).global_args("-copyts", "-nostdin", "-v", "error", "-filter_threads", "1")
-    arguments: list[str] = ffmpeg.compile(output, cmd=imageio_ffmpeg.get_ffmpeg_exe())
+    ).global_args("-copyts", "-nostdin", "-v", "quiet", "-filter_threads", "1")
+    arguments: list[str] = ffmpeg.compile(output, cmd=ffmpeg_program())
     return arguments
 
 
@@ -76,8 +87,10 @@ def _choose(ranks: Sequence[int]) -> str:
 @contextlib.contextmanager
 def _running(command: list[str]) -> Iterator[Any]:
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )  # the null device cannot be opened for writing here
+    assert process.stdin is not None
+    process.stdin.close()
     try:
         yield process.stdout
     finally:

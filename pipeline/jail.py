@@ -5,6 +5,7 @@ One child serves many videos, one at a time. A crash, hang or bomb costs the vid
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -28,6 +29,8 @@ CHILD = ("-P", "-m", "pipeline.jailed")
 """What Python is given to run."""
 START_SECONDS = 60.0
 CANCEL_SECONDS = 5.0
+END_SECONDS = 10.0
+"""For a process that has closed its pipes to be gone."""
 MAX_VIDEOS_PER_CHILD = 512
 """Native libraries leak a little; a fresh child is cheap."""
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "OPENBLAS_CORETYPE")
@@ -60,6 +63,8 @@ class Exchange:
             kind = answer["kind"]
             self.finished = kind in ENDS
             if kind == "reject":
+                if answer["reason"] == "out_of_memory":
+                    self.kill()  # what was taken may not have been given back
                 raise VideoError(answer["reason"], text(answer, "detail"))
             if kind == "bug":
                 self.kill()
@@ -73,6 +78,9 @@ class Exchange:
             self.process.send(message)
         except messages.PipeClosed as error:
             crash = self.process.post_mortem(error)
+            self.kill()
+            raise crash from error
+        except messages.WaitedTooLong:
             self.kill()
             raise crash from None
 
@@ -132,8 +140,10 @@ def _check(answer: dict[str, Any]) -> None:
 class DecoderProcess:
     """A child process that probes and decodes; a context manager."""
 
-    def __init__(self, limits: DecodeLimits) -> None:
+    def __init__(self, limits: DecodeLimits, *, allow_programs: bool = False) -> None:
+        """`allow_programs`: the child may start ffmpeg."""
         self.limits = limits
+        self._allow_programs = allow_programs
         self._child: subprocess.Popen[bytes] | None = None
         self._receiver: messages.Receiver | None = None
         self._memory: SharedMemory | None = None
@@ -184,7 +194,10 @@ class DecoderProcess:
         try:
             self.memory.grow(shared_bytes)
             self.send(message)
-        except messages.PipeClosed:  # died while it was idle: not the next video's fault
+        except (
+            messages.PipeClosed,
+            messages.WaitedTooLong,
+        ):  # died while it was idle: not the next video's fault
             self.kill()
             self._ensure()
             self.memory.grow(shared_bytes)
@@ -204,14 +217,11 @@ class DecoderProcess:
             exchange.abandon()
 
     def send(self, message: dict[str, Any]) -> None:
-        """messages.PipeClosed: nobody reads."""
+        """messages.PipeClosed, messages.WaitedTooLong: nobody reads."""
         if self._child is None or self._child.stdin is None:
             raise messages.PipeClosed
-        try:
-            fd, timeout = self._child.stdin.fileno(), self.limits.stall_seconds
-            messages.send(fd, message, timeout_seconds=timeout)
-        except messages.WaitedTooLong:
-            raise messages.PipeClosed from None
+        fd = self._child.stdin.fileno()
+        messages.send(fd, message, timeout_seconds=self.limits.stall_seconds)
 
     def close(self) -> None:
         """End the child; closing twice is fine."""
@@ -235,6 +245,7 @@ class DecoderProcess:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self._memory = SharedMemory.make()
         arguments = [str(self.limits.memory_bytes), str(self._memory.fd)]
+        arguments += ["--allow-programs"] * self._allow_programs
         self._child = subprocess.Popen(
             [sys.executable, *CHILD, *arguments],
             stdin=subprocess.PIPE,
@@ -276,7 +287,7 @@ class DecoderProcess:
         if isinstance(error, messages.Damaged):
             return VideoError("crashed", str(error))
         try:
-            code = self._child.wait(timeout=CANCEL_SECONDS)
+            code = self._child.wait(timeout=END_SECONDS)
         except subprocess.TimeoutExpired:
             return VideoError("crashed", "it closed its pipes and stayed")
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -297,7 +308,8 @@ class DecoderProcess:
             return
         if self.exchange is not None:
             self.exchange.finished = True
-        self._child.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)  # and the programs that it started
         self._child.wait()
         for pipe in (self._child.stdin, self._child.stdout, self._log):
             if pipe is not None:

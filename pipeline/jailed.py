@@ -6,6 +6,7 @@ It is started by `pipeline.jail` and may be killed at any moment. Requests and a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -15,24 +16,31 @@ from pipeline.confining import filter_calls, limit_resources
 
 
 def main() -> None:
-    """Serve requests until stdin closes. Arguments: bytes of memory, fd of the shared memory."""
+    """Serve requests until stdin closes. Arguments: bytes of memory, fd of shared memory."""
     parent = os.getppid()
     # Native libraries may print: only messages go to the real stdout.
     out = os.dup(1)
     os.dup2(2, 1)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    memory_bytes, shared_fd = map(int, sys.argv[1:])
+    memory_bytes, shared_fd = map(int, sys.argv[1:3])
+    allow_programs = "--allow-programs" in sys.argv
     limit_resources(memory_bytes=memory_bytes)
 
     # Everything heavy is loaded before the first request is timed.
     from pipeline import messages
     from pipeline.owner import Owner
+    from pipeline.scheduling import NotSelectable
     from pipeline.serving import serve
     from pipeline.slots import SharedMemory
 
+    if allow_programs:
+        from pipeline.ffmpeg_frames import ffmpeg_program
+
+        with contextlib.suppress(NotSelectable):
+            ffmpeg_program()
     owner = Owner(in_fd=0, out_fd=out, memory=SharedMemory(shared_fd))
     # Last, since loading libraries needs what the filter takes away.
-    unfiltered = filter_calls(allow_programs=False)
+    unfiltered = filter_calls(allow_programs=allow_programs)
     owner.answer("ready", unfiltered=unfiltered)
     while True:
         try:

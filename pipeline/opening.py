@@ -10,7 +10,7 @@ import av
 import av.error
 from av.stream import Disposition
 
-from pipeline.complaints import Complaints
+from pipeline.complaints import check_refused_sizes, hear_refused_sizes
 from schemas.errors import VideoError
 
 # Containers that hold their own media. Left out on purpose: playlists (hls, dash, concat, sdp),
@@ -52,11 +52,12 @@ def open_video(path: str, *, max_pixels: int) -> Iterator[tuple[Any, Any]]:
     VideoError: not_found, unreadable, empty_file, not_a_video, refused_format, no_video_stream,
     unsupported_codec, too_many_pixels.
     """
-    complaints = Complaints(path)
-    with _open(path, max_pixels=max_pixels) as container:
+    with hear_refused_sizes():
+        opened = _open(path, max_pixels=max_pixels)
+    with opened as container:
         stream = _choose_stream(container, max_pixels=max_pixels)
         if not stream.width or not stream.height:
-            complaints.check_picture_size(max_pixels=max_pixels)
+            check_refused_sizes(max_pixels=max_pixels)
         yield container, stream
 
 

@@ -25,8 +25,13 @@ def num_cores() -> int:
 class DecoderPool:
     """Decoder processes that are idle or each at work on one request; a context manager."""
 
-    def __init__(self, limits: DecodeLimits, *, num_processes: int = 1) -> None:
-        self.processes = [DecoderProcess(limits) for _ in range(num_processes)]
+    def __init__(
+        self, limits: DecodeLimits, *, num_processes: int = 1, allow_programs: bool = False
+    ) -> None:
+        """`allow_programs`: the processes may start ffmpeg."""
+        self.processes = [
+            DecoderProcess(limits, allow_programs=allow_programs) for _ in range(num_processes)
+        ]
 
     def __enter__(self) -> DecoderPool:
         return self

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from pipeline import messages
-from pipeline.complaints import Complaints
+from pipeline.complaints import Complaints, check_refused_sizes
 from pipeline.frames import Tally
 from pipeline.hearing import hear_windows
 from pipeline.owner import Cancelled, Owner
@@ -40,6 +41,11 @@ def serve(owner: Owner, request: dict[str, Any]) -> None:
         owner.answer("reject", reason=error.reason, detail=complaints.explain(error))
     except MemoryError:
         owner.answer("reject", reason="out_of_memory", detail="limits.memory_bytes")
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
+            owner.answer("reject", reason="out_of_memory", detail="limits.memory_bytes")
+        else:
+            owner.answer("bug", traceback=traceback.format_exc())
     except NotSelectable as error:
         tried = request["order"]
         order = "all" if tried == "selected" else "selected"
@@ -105,7 +111,7 @@ def _decode(
             sample = next(samples)
         except StopIteration as stop:
             if tally.num_frames == 0:
-                complaints.check_picture_size(max_pixels=max_pixels)
+                check_refused_sizes(max_pixels=max_pixels)
             owner.answer(
                 "done",
                 end_seconds=stop.value,

@@ -132,7 +132,11 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
 
     def setup(self) -> None:
         with self._run_folder.reported_errors():
-            pool = DecoderPool(self._recipe.limits, num_processes=self._num_decoders)
+            pool = DecoderPool(
+                self._recipe.limits,
+                num_processes=self._num_decoders,
+                allow_programs=self._recipe.decode.backend == "ffmpeg",
+            )
             pool.spawn()  # they start while the encoders load
             self._tools = BuildTools(
                 recipe=self._recipe,
