@@ -30,14 +30,14 @@ def read_frames(path: str, wanted: WantedFrames, *, alive: Callable[[], None]) -
     if len(wanted.ranks) > MAX_FRAMES:
         raise NotSelectable(f"more than {MAX_FRAMES} frames for one ffmpeg command")
     with _running(ffmpeg_command(path, wanted)) as output:
-        expected = wanted.seconds[wanted.ranks]
+        expected, shift = wanted.seconds[wanted.ranks], _shift_seconds(wanted)
         times: list[float] = []
         try:
             with av.open(output, format="nut") as container:
                 for frame in container.decode(video=0):
                     alive()
                     check_pixels(frame.width, frame.height, max_pixels=wanted.max_pixels)
-                    times.append(float((frame.pts or 0) * frame.time_base))
+                    times.append(float((frame.pts or 0) * frame.time_base) - shift)
                     check_times(np.array(times[-1:]), expected[len(times) - 1 :][:1], what="ffmpeg")
                     yield frame
         except (av.error.FFmpegError, EOFError) as error:
@@ -70,10 +70,15 @@ def ffmpeg_command(path: str, wanted: WantedFrames) -> list[str]:
         pix_fmt="rgb24",
         fps_mode="passthrough",
         enc_time_base="demux",
+        output_ts_offset=_shift_seconds(wanted),
         threads=1,
     ).global_args("-copyts", "-nostdin", "-v", "quiet", "-filter_threads", "1")
     arguments: list[str] = ffmpeg.compile(output, cmd=ffmpeg_program())
     return arguments
+
+
+def _shift_seconds(wanted: WantedFrames) -> float:
+    return max(0.0, -float(wanted.seconds[0]))  # NUT holds no times below zero
 
 
 def _choose(ranks: Sequence[int]) -> str:
@@ -94,7 +99,7 @@ def _running(command: list[str]) -> Iterator[Any]:
     try:
         yield process.stdout
     finally:
-        process.kill()
+        # Nothing can be killed from here: it ends for want of a reader, or with this process.
         assert process.stdout is not None
         process.stdout.close()
         process.wait()
