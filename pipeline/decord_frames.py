@@ -1,8 +1,9 @@
 """decord as a backend (optional extra). Runs inside the decoder process only.
 
 It counts frames by itself, and wrongly where an edit list hides some; it starts every clock at
-zero; in MPEG-TS it hangs or takes other frames. So its count and its times are compared with the
-packets', and containers in which it is known to fail are not tried.
+zero; in MPEG-TS it hangs or takes other frames; where it seeks, it may come to another frame. So
+it is not let seek, its count and its times are compared with the packets', and containers in which
+it is known to fail are not tried.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from pipeline.backends import WantedFrames, check_times
 from pipeline.scheduling import NotSelectable
 
 _CONTAINERS = ("mov", "matroska")
-_BATCH_FRAMES = 8
 
 
 def read_frames(path: str, wanted: WantedFrames, *, alive: Callable[[], None]) -> Iterator[Any]:
@@ -36,12 +36,14 @@ def read_frames(path: str, wanted: WantedFrames, *, alive: Callable[[], None]) -
     starts = spans[:, 0].astype(np.float64) if len(spans) else np.zeros(0)
     relative = wanted.seconds - wanted.seconds[0]
     check_times(starts - starts[:1], relative, what="decord")
-    for begin in range(0, len(wanted.ranks), _BATCH_FRAMES):
-        alive()
-        indices = wanted.ranks[begin : begin + _BATCH_FRAMES].tolist()
+    position = 0
+    for rank in wanted.ranks.tolist():
         try:
-            pictures_BHWC = reader.get_batch(indices).asnumpy()
-        except decord.DECORDError as error:
+            # One by one: get_batch and skip_frames may come to another frame.
+            while position <= rank:
+                alive()
+                picture = reader.next()
+                position += 1
+        except (decord.DECORDError, StopIteration) as error:
             raise NotSelectable("decord does not decode a frame") from error
-        for picture_HWC in pictures_BHWC:
-            yield VideoFrame.from_ndarray(picture_HWC, format="rgb24")
+        yield VideoFrame.from_ndarray(picture.asnumpy(), format="rgb24")

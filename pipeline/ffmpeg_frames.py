@@ -7,8 +7,6 @@ hands them over with their times, which are compared with the packets'.
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -27,40 +25,35 @@ MAX_FRAMES = 2000
 """More do not fit into one argument of a command line."""
 
 
-def prepare() -> None:
-    """Find and open what the filter on system calls takes away. RuntimeError: no ffmpeg."""
-    _program()
-    _null_file()
-
-
-@functools.cache
-def _program() -> str:
-    return str(imageio_ffmpeg.get_ffmpeg_exe())
-
-
-@functools.cache
-def _null_file() -> int:
-    return os.open(os.devnull, os.O_RDWR)
-
-
 def read_frames(path: str, wanted: WantedFrames, *, alive: Callable[[], None]) -> Iterator[Any]:
     """See `backends.Backend`."""
     if len(wanted.ranks) > MAX_FRAMES:
         raise NotSelectable(f"more than {MAX_FRAMES} frames for one ffmpeg command")
     with _running(ffmpeg_command(path, wanted)) as output:
-        expected = wanted.seconds[wanted.ranks]
+        expected, shift = wanted.seconds[wanted.ranks], _shift_seconds(wanted)
         times: list[float] = []
         try:
             with av.open(output, format="nut") as container:
                 for frame in container.decode(video=0):
                     alive()
                     check_pixels(frame.width, frame.height, max_pixels=wanted.max_pixels)
-                    times.append(float((frame.pts or 0) * frame.time_base))
+                    times.append(float((frame.pts or 0) * frame.time_base) - shift)
                     check_times(np.array(times[-1:]), expected[len(times) - 1 :][:1], what="ffmpeg")
                     yield frame
         except (av.error.FFmpegError, EOFError) as error:
             raise NotSelectable("ffmpeg gives no frames") from error
         check_times(np.array(times), expected, what="ffmpeg")
+
+
+def ffmpeg_program() -> str:
+    """Its path; looked for once, which a decoder process has to do before it is confined.
+
+    NotSelectable: there is none.
+    """
+    try:
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except RuntimeError as error:
+        raise NotSelectable("there is no ffmpeg program") from error
 
 
 def ffmpeg_command(path: str, wanted: WantedFrames) -> list[str]:
@@ -77,10 +70,15 @@ def ffmpeg_command(path: str, wanted: WantedFrames) -> list[str]:
         pix_fmt="rgb24",
         fps_mode="passthrough",
         enc_time_base="demux",
+        output_ts_offset=_shift_seconds(wanted),
         threads=1,
-    ).global_args("-copyts", "-nostdin", "-v", "error", "-filter_threads", "1")
-    arguments: list[str] = ffmpeg.compile(output, cmd=_program())
+    ).global_args("-copyts", "-nostdin", "-v", "quiet", "-filter_threads", "1")
+    arguments: list[str] = ffmpeg.compile(output, cmd=ffmpeg_program())
     return arguments
+
+
+def _shift_seconds(wanted: WantedFrames) -> float:
+    return max(0.0, -float(wanted.seconds[0]))  # NUT holds no times below zero
 
 
 def _choose(ranks: Sequence[int]) -> str:
@@ -93,12 +91,15 @@ def _choose(ranks: Sequence[int]) -> str:
 
 @contextlib.contextmanager
 def _running(command: list[str]) -> Iterator[Any]:
-    null = _null_file()
-    process = subprocess.Popen(command, stdin=null, stdout=subprocess.PIPE, stderr=null)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )  # the null device cannot be opened for writing here
+    assert process.stdin is not None
+    process.stdin.close()
     try:
         yield process.stdout
     finally:
-        process.kill()
+        # Nothing can be killed from here: it ends for want of a reader, or with this process.
         assert process.stdout is not None
         process.stdout.close()
         process.wait()

@@ -6,6 +6,7 @@ It is started by `pipeline.jail` and may be killed at any moment. Requests and a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -28,13 +29,15 @@ def main() -> None:
     # Everything heavy is loaded before the first request is timed.
     from pipeline import messages
     from pipeline.owner import Owner
+    from pipeline.scheduling import NotSelectable
     from pipeline.serving import serve
     from pipeline.slots import SharedMemory
 
     if allow_programs:
-        from pipeline import ffmpeg_frames
+        from pipeline.ffmpeg_frames import ffmpeg_program
 
-        ffmpeg_frames.prepare()
+        with contextlib.suppress(NotSelectable):
+            ffmpeg_program()
     owner = Owner(in_fd=0, out_fd=out, memory=SharedMemory(shared_fd))
     # Last, since loading libraries needs what the filter takes away.
     unfiltered = filter_calls(allow_programs=allow_programs)
