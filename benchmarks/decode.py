@@ -54,7 +54,7 @@ SCOPES = {
         recordings=FULL,
         corpus=CORPUS,
         rates=(2.0, 1.0, 0.5),
-        rounds=5,
+        rounds=4,
         pool=PoolScope(
             num_files=300, recording=LONG, scaling_seconds=240, rounds=4, memory_minutes=60
         ),

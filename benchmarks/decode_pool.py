@@ -75,9 +75,9 @@ def measure_startup(folder: Path, *, num_files: int) -> dict[str, Any]:
         for _ in range(20):
             sample()
         assert process.pid is not None
-        cpu = _cpu_seconds(process.pid)
+        cpu = _cpu_seconds(process.pid) + time.process_time()
         milliseconds = [_milliseconds(sample) for _ in range(num_files)]
-        cpu = _cpu_seconds(process.pid) - cpu
+        cpu = _cpu_seconds(process.pid) + time.process_time() - cpu
     decode_ms = float(subprocess.check_output([sys.executable, "-c", _PURE_DECODE, str(path)]))
     median = statistics.median(milliseconds)
     return {
@@ -86,7 +86,8 @@ def measure_startup(folder: Path, *, num_files: int) -> dict[str, Any]:
         "minimum_ms": min(milliseconds),
         "decode_ms": decode_ms,
         "startup_ms": median - decode_ms,
-        "child_cpu_ms": cpu * 1e3 / num_files,
+        "cpu_ms": cpu * 1e3 / num_files,
+        "startup_cpu_ms": cpu * 1e3 / num_files - decode_ms,
         "files_per_second": num_files * 1e3 / sum(milliseconds),
     }
 
@@ -199,13 +200,19 @@ def show(pool: dict[str, Any]) -> None:
     print(
         f"\nA file of {TINY_FRAMES} frames, warm child: {startup['request_to_last_answer_ms']:.2f}"
         f" ms from request to last answer, {startup['decode_ms']:.2f} of them the codec's;"
-        f" {startup['files_per_second']:.0f} files/s; {startup['child_cpu_ms']:.2f} CPU ms"
+        f" {startup['files_per_second']:.0f} files/s; {startup['cpu_ms']:.2f} CPU ms"
     )
     print(f"\n{scaling['seconds_of_video']} s of video:")
     for name, wall in scaling["wall_seconds"].items():
         print(f"{name:22}{wall:8.2f} s wall")
     print(f"two children take {scaling['cpu_of_two_over_one']:.2f} x the CPU seconds of one")
-    print(f"\nPeak memory, MB: 1 minute {memory['short']}, {memory['minutes']} {memory['long']}")
+    for name in ("short", "long"):
+        minutes = 1 if name == "short" else memory["minutes"]
+        peak = memory[name]
+        print(
+            f"{minutes} minutes: peak of the child {peak['child_mb']:.0f} MB,"
+            f" of the owner {peak['owner_mb']:.0f} MB"
+        )
 
 
 def _judge(
@@ -215,9 +222,12 @@ def _judge(
         verdict = "met" if met else "missed"
         return {"name": name, "value": value, "wanted": wanted, "verdict": verdict}
 
-    ms, times, growth = startup["startup_ms"], scaling["ours"], max(memory["growth_mb"].values())
+    wall_ms, cpu_ms = startup["startup_ms"], startup["startup_cpu_ms"]
+    times, growth = scaling["ours"], max(memory["growth_mb"].values())
+    at_once = f"under {MOST_STARTUP_MS:g}"
     targets = [
-        target("start-up, ms", ms, f"under {MOST_STARTUP_MS:g}", met=ms < MOST_STARTUP_MS),
+        target("start-up, CPU ms", cpu_ms, at_once, met=cpu_ms < MOST_STARTUP_MS),
+        target("start-up, wall ms", wall_ms, at_once, met=wall_ms < MOST_STARTUP_MS),
         target(
             f"two children ({scaling['ffmpeg']:.2f} with ffmpeg)",
             times,
@@ -227,7 +237,7 @@ def _judge(
         target("memory, MB", growth, f"at most {MOST_GROWTH_MB:g}", met=growth <= MOST_GROWTH_MB),
     ]
     if not reliable:
-        targets[1]["verdict"] = "unknown"  # wall seconds
+        targets[1]["verdict"] = targets[2]["verdict"] = "unknown"  # they are wall seconds
     return targets
 
 
@@ -262,9 +272,9 @@ def _milliseconds(work: Callable[[], None]) -> float:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """User and system, of a process that runs; to a hundredth."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
+    """User and system, of the threads of a process that runs; in nanoseconds, unlike its stat."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
 def _peak_mb(process: str) -> float:
