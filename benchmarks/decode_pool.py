@@ -1,4 +1,4 @@
-"""Decoder processes as the product runs them: start-up of a file, scaling to two, memory."""
+"""Decoder processes as the product runs them: start-up, scaling to two, memory, the targets."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from typing import Any
 
 from benchmarks.clips import TINY, Recording, first_frames, lengthen, make_recording
 from benchmarks.decode_files import floor_command
+from benchmarks.decode_memory import SIZES, measure_memory, recipe_at, whole_file
 from benchmarks.timing import LoadWatch, Spent, measure_in_turn
-from pipeline.decoding import DecodeOutcome, Decoding
-from pipeline.local_files import size_and_time
+from pipeline.decoding import Decoding
 from pipeline.pool import DecoderPool
-from schemas.plan import Piece
-from schemas.recipe import Recipe
 
-SIZES = {"video": (224, 224)}
 MOST_STARTUP_MS, LEAST_SCALING, MOST_GROWTH_MB = 5.0, 1.8, 60.0
 TINY_FRAMES = 10
 
@@ -61,8 +58,8 @@ def measure_startup(folder: Path, *, num_files: int) -> dict[str, Any]:
     `decode_ms` of them are the codec's own, for the same frames and pictures and nothing else.
     """
     path = first_frames(make_recording(TINY, folder), TINY_FRAMES, folder / "ten_frames.mp4")
-    recipe = _recipe(fps=2.0)
-    piece = _piece(path, seconds=1.0)
+    recipe = recipe_at(fps=2.0)
+    piece = whole_file(path, seconds=1.0)
     with DecoderPool(recipe.limits) as pool:
         process = pool.processes[0]
 
@@ -110,8 +107,8 @@ print(statistics.median(measure() for _ in range(50)))
 def measure_scaling(source: Path, *, seconds: int, rounds: int) -> dict[str, Any]:
     """Wall seconds of one long file with one and two children, and of ffmpeg likewise."""
     path = lengthen(source, seconds)
-    recipe = _recipe(fps=2.0)
-    piece = _piece(path, seconds=seconds)
+    recipe = recipe_at(fps=2.0)
+    piece = whole_file(path, seconds=seconds)
     halves = ((0.0, seconds / 2), (seconds / 2, seconds / 2))
     with DecoderPool(recipe.limits, num_processes=2) as pool:
         pool.spawn()
@@ -157,42 +154,6 @@ def measure_scaling(source: Path, *, seconds: int, rounds: int) -> dict[str, Any
         "ffmpeg": wall["ffmpeg, 1 process"] / wall["ffmpeg, 2 processes"],
         "rounds": {name: asdict(timing) for name, timing in timings.items()},
     }
-
-
-def measure_memory(source: Path, *, minutes: int) -> dict[str, Any]:
-    """Most resident megabytes of a fresh child and a fresh owner, for a minute and for many."""
-    peaks = {}
-    for length in (1, minutes):
-        path = lengthen(source, 60 * length)
-        command = [sys.executable, "-m", "benchmarks.decode_pool", str(path), str(60 * length)]
-        child, owner, count = map(float, subprocess.check_output(command).split())
-        assert abs(count - 60 * length) <= 2, (path, count)
-        peaks[length] = {"child_mb": child, "owner_mb": owner}
-    return {
-        "minutes": minutes,
-        "short": peaks[1],
-        "long": peaks[minutes],
-        "growth_mb": {name: peaks[minutes][name] - peaks[1][name] for name in peaks[1]},
-    }
-
-
-def main() -> None:
-    """One file in a fresh owner: prints the peaks of child and owner in MB, and the samples."""
-    path, seconds = Path(sys.argv[1]), float(sys.argv[2])
-    recipe = _recipe(fps=1.0)
-    count = 0
-    with DecoderPool(recipe.limits) as pool:
-        for clip in Decoding(
-            _piece(path, seconds=seconds),
-            path=str(path),
-            recipe=recipe,
-            sizes=SIZES,
-            processes=pool.processes,
-        ).clips():
-            count += 0 if isinstance(clip, DecodeOutcome) else clip.num_frames
-        pid = pool.processes[0].pid
-        assert pid is not None
-        print(_peak_mb(str(pid)), _peak_mb("self"), count)
 
 
 def show(pool: dict[str, Any]) -> None:
@@ -241,30 +202,6 @@ def _judge(
     return targets
 
 
-def _recipe(*, fps: float) -> Recipe:
-    return Recipe.load("tiny", overrides=[f"sampling.fps={fps}", "preview.enabled=false"])
-
-
-def _piece(path: Path, *, seconds: float) -> Piece:
-    size_bytes, mtime_ns = size_and_time(str(path))
-    return Piece(
-        uri=str(path),
-        video_id="v0",
-        content_sha256="",
-        size_bytes=size_bytes,
-        mtime_ns=mtime_ns,
-        start_seconds=None,
-        end_seconds=None,
-        duration_seconds=seconds,
-        truncated=False,
-        has_audio=False,
-        first_clip=0,
-        num_clips=1,
-        is_last=True,
-        estimated_bytes=0,
-    )
-
-
 def _milliseconds(work: Callable[[], None]) -> float:
     began = time.perf_counter()
     work()
@@ -275,13 +212,3 @@ def _cpu_seconds(pid: int) -> float:
     """User and system, of the threads of a process that runs; in nanoseconds, unlike its stat."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
-
-
-def _peak_mb(process: str) -> float:
-    status = Path(f"/proc/{process}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
-
-
-if __name__ == "__main__":
-    main()
