@@ -31,6 +31,7 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.shards
+	$(BIN)/python -m benchmarks.decode
 
 build: $(READY)
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .

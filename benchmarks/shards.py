@@ -10,18 +10,14 @@ writes bench-results/shards.json.
 from __future__ import annotations
 
 import argparse
-import contextlib
+import functools
 import hashlib
-import json
 import os
 import platform
-import random
-import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,6 +25,14 @@ from unittest import mock
 import numpy as np
 import webdataset
 
+from benchmarks.timing import (
+    LoadWatch,
+    Spent,
+    Timing,
+    measure_in_turn,
+    temporary_folder,
+    write_report,
+)
 from pipeline.cache import FeatureCache, open_cache
 from pipeline.layout import CacheLayout
 from pipeline.packing import TarWriter
@@ -73,14 +77,6 @@ TARGETS = (
 )
 
 
-@dataclass(slots=True)
-class Timing:
-    """Seconds of one way, a round each."""
-
-    wall: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, help="where the files go; default: a temporary one")
@@ -89,7 +85,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.rounds < 2:
         parser.error("--rounds: at least 2")
-    load_before = os.getloadavg()[0]
+    watch = LoadWatch()
     samples = make_samples()
     with temporary_folder(options.folder) as folder:
         layout = write_cache(samples, CacheLayout(folder / "cache"))
@@ -103,11 +99,9 @@ def main() -> None:
         with open_cache(layout.root) as cache:
             ways = read_ways(samples, cache)
             reads = time_in_turn(ways, rounds=options.rounds, repeats=READ_PASSES)
-    load = max(load_before, os.getloadavg()[0])
-    report = make_report(writes, reads, num_bytes=num_bytes, load=load)
+    report = make_report(writes, reads, num_bytes=num_bytes, watch=watch)
     show(report)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(report, options.json)
 
 
 def make_samples() -> list[Sample]:
@@ -132,15 +126,6 @@ def make_samples() -> list[Sample]:
         )
         for number in range(NUM_SAMPLES)
     ]
-
-
-@contextlib.contextmanager
-def temporary_folder(parent: Path | None) -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="reelcache-bench-", dir=parent))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)
 
 
 def write_cache(samples: Sequence[Sample], layout: CacheLayout) -> CacheLayout:
@@ -345,26 +330,23 @@ def time_in_turn(
     A round does each way `repeats` times and takes the mean; `before` each it does what is not
     timed.
     """
-    timings = {name: Timing() for name in ways}
-    names, order = list(ways), random.Random(0)
-    for number in range(rounds):
-        # Shuffled: a way is slower after one that left the page cache cold.
-        for name in order.sample(names, len(names)):
-            before()
-            cpu, wall = time.process_time(), time.perf_counter()
-            for _ in range(repeats):
-                ways[name]()
-            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-            if number > 0:
-                timings[name].cpu.append(cpu / repeats)
-                timings[name].wall.append(wall / repeats)
-    return timings
+
+    def spend(way: Callable[[], None]) -> Spent:
+        before()
+        cpu, wall = time.process_time(), time.perf_counter()
+        for _ in range(repeats):
+            way()
+        return (time.process_time() - cpu) / repeats, (time.perf_counter() - wall) / repeats
+
+    return measure_in_turn(
+        {name: functools.partial(spend, way) for name, way in ways.items()}, rounds=rounds
+    )
 
 
 def make_report(
-    writes: dict[str, Timing], reads: dict[str, Timing], *, num_bytes: int, load: float
+    writes: dict[str, Timing], reads: dict[str, Timing], *, num_bytes: int, watch: LoadWatch
 ) -> dict[str, Any]:
-    num_cores = len(os.sched_getaffinity(0))
+    reliable = watch.look()
     timings = writes | reads
     medians = {
         by: {name: statistics.median(getattr(timing, by)) for name, timing in timings.items()}
@@ -375,8 +357,8 @@ def make_report(
             "group": group,
             "way": name,
             "floor": next(iter(ways)),
-            "wall_seconds": {"median": medians["wall"][name], "minimum": min(timing.wall)},
-            "cpu_seconds": {"median": medians["cpu"][name], "minimum": min(timing.cpu)},
+            "wall_seconds": timing.summary("wall"),
+            "cpu_seconds": timing.summary("cpu"),
             "gigabytes_per_wall_second": num_bytes / medians["wall"][name] / 1e9,
             "wall_ratio": medians["wall"][next(iter(ways))] / medians["wall"][name],
             "cpu_ratio": medians["cpu"][next(iter(ways))] / medians["cpu"][name],
@@ -385,7 +367,6 @@ def make_report(
         for group, ways in (("write", writes), ("read", reads))
         for name, timing in ways.items()
     ]
-    reliable = load <= num_cores
     targets = []
     for target in TARGETS:
         ratio = medians[target.by][target.floor] / medians[target.by][target.way]
@@ -398,8 +379,8 @@ def make_report(
         "num_samples": NUM_SAMPLES,
         "sample_bytes": num_bytes // NUM_SAMPLES,
         "num_rounds": len(next(iter(writes.values())).wall),
-        "num_cores": num_cores,
-        "load_average": load,
+        "num_cores": watch.num_cores,
+        "load_average": watch.load,
         "wall_ratios_reliable": reliable,
         "python": platform.python_version(),
         "webdataset": webdataset.__version__,

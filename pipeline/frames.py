@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import av.error
@@ -59,10 +60,12 @@ def decode_frames(
         tally.sample_aspect = float(stream.sample_aspect_ratio or 1) or 1.0
         first_seconds: float | None = None
         for frame in decode_stream(container, stream, tally=tally, alive=alive):
-            seconds = _frame_seconds(frame)
-            if seconds is None:
+            ticks = frame.dts if frame.pts is None else frame.pts
+            time_base = frame.time_base  # a new Fraction each time
+            if ticks is None or time_base is None:
                 tally.num_errors += 1
                 continue
+            seconds = _to_seconds(ticks, time_base)
             first_seconds = seconds if first_seconds is None else first_seconds
             if abs(seconds - first_seconds) > max_duration_seconds:
                 detail = f"frames {seconds - first_seconds:.0f} s apart, limit"
@@ -72,7 +75,7 @@ def decode_frames(
             tally.num_corrupt += frame.is_corrupt
             yield TimedFrame(
                 seconds=seconds,
-                duration_seconds=float((frame.duration or 0) * frame.time_base),
+                duration_seconds=_to_seconds(frame.duration or 0, time_base),
                 frame=frame,
             )
 
@@ -104,8 +107,6 @@ def decode_stream(
         yield from frames
 
 
-def _frame_seconds(frame: Any) -> float | None:
-    ticks = frame.dts if frame.pts is None else frame.pts
-    if ticks is None or frame.time_base is None:
-        return None
-    return float(ticks * frame.time_base)
+def _to_seconds(ticks: int, time_base: Fraction) -> float:
+    # Rounded once, as float(ticks * time_base), without the arithmetic of fractions.
+    return ticks * time_base.numerator / time_base.denominator

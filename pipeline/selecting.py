@@ -7,11 +7,11 @@ the packets promised ends with NotSelectable: the caller then decodes all frames
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import av.error
-import numpy as np
 from av.video.frame import PictureType
 
 from pipeline.complaints import num_complaints
@@ -49,6 +49,7 @@ class FrameSelector:
         self._reader = reader
         self._table = table
         self._schedule = schedule
+        self._ticks = schedule.ticks.data  # numpy is slow at searching for one
         self._tally = tally
         self._skips = skips_disposable
         self._max_pixels = max_pixels
@@ -137,9 +138,8 @@ class FrameSelector:
             raise NotSelectable("a damaged frame")
         if frame.pts is None:
             raise NotSelectable("a frame without a time")
-        ticks = self._schedule.ticks
-        place = int(np.searchsorted(ticks, frame.pts))
-        if place == len(ticks) or ticks[place] != frame.pts:
+        place = bisect.bisect_left(self._ticks, frame.pts)
+        if place == len(self._ticks) or self._ticks[place] != frame.pts:
             raise NotSelectable("a frame with a time that no packet has")
         if frame.interlaced_frame:
             raise NotSelectable("interlaced")
