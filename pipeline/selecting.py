@@ -58,17 +58,17 @@ class FrameSelector:
         """The samples of some runs of the schedule. NotSelectable: see above. VideoError."""
         samples, ticks = self._schedule.samples, self._schedule.ticks
         for run in runs:
+            due = self._schedule.due[run.first_due : run.stop_due].tolist()
             next_sample = run.first_sample
             for frame in self._decode(run):
-                if next_sample == run.stop_sample:
+                if not due or frame.pts < ticks[due[0]]:
                     continue
-                expected = int(ticks[samples.ranks[next_sample]])
-                if frame.pts > expected:
-                    raise NotSelectable("a wanted frame does not come")
-                if frame.pts < expected:
+                rank = due.pop(0)
+                if frame.pts > ticks[rank]:
+                    raise NotSelectable("a due frame does not come")
+                if next_sample == run.stop_sample or samples.ranks[next_sample] != rank:
                     continue
                 picture = convert(frame)
-                rank = samples.ranks[next_sample]
                 while next_sample < run.stop_sample and samples.ranks[next_sample] == rank:
                     yield SampledFrame(
                         k=samples.ks[next_sample],
@@ -78,8 +78,8 @@ class FrameSelector:
                         picture=picture,
                     )
                     next_sample += 1
-            if next_sample != run.stop_sample:
-                raise NotSelectable("a wanted frame does not come")
+            if due:
+                raise NotSelectable("a due frame does not come")
         return samples.end_seconds
 
     def _decode(self, run: Run) -> Iterator[Any]:
@@ -108,8 +108,8 @@ class FrameSelector:
         return bool(is_intra and frame.pts == self._table.pts[run.first])
 
     def _frames(self, run: Run, checked: range) -> Iterator[Any]:
-        samples, ticks = self._schedule.samples, self._schedule.ticks
-        wanted = set(ticks[samples.ranks[run.first_sample : run.stop_sample]].tolist())
+        due = self._schedule.due[run.first_due : run.stop_due]
+        wanted = set(self._schedule.ticks[due].tolist())
         key_pts = self._table.pts[run.first]
         skips = False
         for number, packet in self._reader.read(run.first, run.stop):

@@ -211,8 +211,8 @@ MAKERS: dict[str, Maker] = {
         f"{B3}:open-gop=1",
         "-fps_mode passthrough -enc_time_base 1/1000 -vf settb=1/1000,setpts=N*40+mod(N\\,3)*13",
     ),
-    "pts_twice.mp4": copied(x264("bframes=0"), "-bsf:v setts=pts='PTS-eq(N\\,20)*512':dts=DTS"),
-    "pts_twice.mkv": copied(x264("bframes=0"), "-bsf:v setts=pts='PTS-eq(N\\,20)*512':dts=DTS"),
+    "pts_twice.mp4": copied(x264("bframes=0"), "-bsf:v setts=pts='PTS+eq(N\\,20)*512':dts=DTS"),
+    "pts_twice.mkv": copied(x264("bframes=0"), "-bsf:v setts=pts='PTS+eq(N\\,20)*512':dts=DTS"),
     "pts_is_dts.mkv": copied(OPEN, "-bsf:v setts=pts=DTS"),
     "pts_swapped.mkv": copied(
         x264("bframes=0"), "-bsf:v setts=pts='PTS+eq(N\\,20)*512-eq(N\\,21)*512':dts=DTS"
