@@ -79,7 +79,7 @@ class VideoSampler(Generic[Picture]):
                     _remember(self._path, table)
                     stack.close()
                     container, stream = stack.enter_context(self._open())
-            check_selectable(table, codec=codec.canonical_name, is_intra_only=codec.intra_only)
+            check_selectable(table, codec=codec.canonical_name)
             schedule = schedule_runs(table, self._window)
             first, last = float(schedule.seconds[0]), float(schedule.seconds[-1])
             if last - first > self._max_duration_seconds:

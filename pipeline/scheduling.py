@@ -17,7 +17,12 @@ from schemas.timeline import TOLERANCE_SECONDS
 
 DISPOSABLE_CODECS = frozenset({"h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4"})
 """Codecs whose decoders here leave out frames that no other frame refers to."""
-RUN_CODECS = DISPOSABLE_CODECS | {"vp9", "av1"}
+INTRA_CODECS = frozenset(
+    {"mjpeg", "prores", "dnxhd", "jpeg2000", "rawvideo", "huffyuv", "ffvhuff", "utvideo"}
+)
+"""Codecs of single pictures. Not all: some decoders leave in a damaged picture what was in memory,
+which is another frame where others were decoded before (MagicYUV)."""
+RUN_CODECS = DISPOSABLE_CODECS | INTRA_CODECS | {"vp9", "av1"}
 """Codecs that can be entered at a key frame, and give one frame a packet."""
 SEGMENT_PACKETS = 128
 """Runs are handed out in segments of at least so many packets."""
@@ -71,9 +76,9 @@ class Schedule:
         return groups
 
 
-def check_selectable(table: PacketTable, *, codec: str, is_intra_only: bool) -> None:
+def check_selectable(table: PacketTable, *, codec: str) -> None:
     """NotSelectable: the codec or the packets do not allow to choose before decoding."""
-    if codec not in RUN_CODECS and not is_intra_only:
+    if codec not in RUN_CODECS:
         raise NotSelectable(f"codec {codec}")
     if table.container == "avi":
         raise NotSelectable("the container stores no times of display")
@@ -93,10 +98,16 @@ def check_selectable(table: PacketTable, *, codec: str, is_intra_only: bool) -> 
         raise NotSelectable("frames ahead of the first key frame")
     if len(np.unique(pts[shown])) != shown.sum():
         raise NotSelectable("two packets have the same time")
+    gops = np.cumsum(is_key)[shown]
+    if (np.diff(gops[np.argsort(pts[shown])]) < 0).any():
+        raise NotSelectable("GOPs are not displayed in the order of decoding")
 
 
 def schedule_runs(table: PacketTable, window: Window) -> Schedule:
-    """The runs for the samples in the window. NotSelectable: key frames are not in order."""
+    """The runs for the samples in the window, of a selectable table.
+
+    NotSelectable: there is no sample, and nothing to check on decoding.
+    """
     pts = np.frombuffer(table.pts, np.int64)
     shown = np.flatnonzero(np.frombuffer(table.is_shown, np.bool_))
     display_order = shown[np.argsort(pts[shown], kind="stable")]
@@ -104,13 +115,13 @@ def schedule_runs(table: PacketTable, window: Window) -> Schedule:
     duration = float(table.durations[int(display_order[-1])] * table.time_base)
     seconds = table.seconds(ticks)
     samples = choose_samples(seconds, duration_seconds=duration, window=window)
+    if not samples.ks:
+        raise NotSelectable("no sample in the window")
     due = _due_ranks(samples, seconds, duration_seconds=duration, window=window)
     packets = display_order[due]
     runs: list[Run] = []
     keys = np.flatnonzero(np.frombuffer(table.is_key, np.bool_))
     gops = np.searchsorted(keys, packets, side="right") - 1
-    if (np.diff(gops) < 0).any():
-        raise NotSelectable("key frames are not in the order of display")
     is_leading = pts[packets] < pts[keys[gops]]
     # One frame may be several samples, or none.
     first_sample = np.searchsorted(samples.ranks, due, side="left")
@@ -149,8 +160,6 @@ def _due_ranks(
     # A packet promises a frame, and a damaged one breaks it. So whatever decides about a time has
     # to be decoded: the frames of the samples, the next ones, where they end, the first frame, from
     # which the grid begins, and the one that shows where the video or the window ends.
-    if not samples.ks:
-        return np.zeros(0, np.int64)
     last = len(seconds) - 1
     grid = window.grid(float(seconds[0]))
     closing = last

@@ -88,12 +88,14 @@ class FrameSelector:
         if run.first == 0:
             checked = range(min(run.stop, CHECKED_PACKETS))
         due = {self._table.pts[n] for n in checked if self._table.is_shown[n]}
-        is_first = True
+        latest: int | None = None
         for frame in self._frames(run, checked):
-            if is_first and not self._is_entry(frame, run):
+            if latest is None and not self._is_entry(frame, run):
                 raise NotSelectable("a run does not begin with its key frame")
-            is_first = False
             self._check(frame)
+            if latest is not None and frame.pts <= latest:
+                raise NotSelectable("frames do not come in the order of their times")
+            latest = frame.pts
             due.discard(frame.pts)
             yield frame
         if due:
