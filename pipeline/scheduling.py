@@ -98,9 +98,17 @@ def check_selectable(table: PacketTable, *, codec: str) -> None:
         raise NotSelectable("frames ahead of the first key frame")
     if len(np.unique(pts[shown])) != shown.sum():
         raise NotSelectable("two packets have the same time")
-    gops = np.cumsum(is_key)[shown]
-    if (np.diff(gops[np.argsort(pts[shown])]) < 0).any():
+    gops = np.cumsum(is_key) - 1
+    shown_gops = gops[shown]
+    if (np.diff(shown_gops[np.argsort(pts[shown])]) < 0).any():
         raise NotSelectable("GOPs are not displayed in the order of decoding")
+    # A run leaves out the frames ahead of its key frame, so they had better be frames that nothing
+    # else needs: those come first, and lie between two key frames.
+    keys = pts[is_key]
+    is_leading = pts < keys[gops]
+    is_late = is_leading[1:] & ~is_leading[:-1] & ~is_key[:-1]
+    if is_late.any() or (is_leading & (gops > 0) & (pts < keys[gops - 1])).any():
+        raise NotSelectable("frames ahead of a key frame are not where they belong")
 
 
 def schedule_runs(table: PacketTable, window: Window) -> Schedule:

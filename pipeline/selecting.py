@@ -116,7 +116,7 @@ class FrameSelector:
         skips = False
         for number, packet in self._reader.read(run.first, run.stop):
             pts = self._table.pts[number]
-            if pts < key_pts:
+            if run.first and pts < key_pts:
                 continue  # needs frames from before the run, and nothing in the run needs it
             if self._skips and skips != (pts not in wanted and number not in checked):
                 skips = not skips
