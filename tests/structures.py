@@ -61,9 +61,7 @@ def copied(source: str, options: str = "", *, before: str = "") -> Maker:
     """A stream copy; `before` are options of the input."""
 
     def make(path: Path) -> None:
-        run_ffmpeg(
-            *before.split(), "-i", _made(source, path), "-c", "copy", *options.split(), path
-        )
+        run_ffmpeg(*before.split(), "-i", _made(source, path), "-c", "copy", *options.split(), path)
 
     return make
 
@@ -265,7 +263,8 @@ WHOLE: dict[str, Maker] = {
         " -vf settb=1/1000,setpts=N*N*7+N*13",
     ),
     "variable_rate.mkv": x264(
-        OPEN, "-fps_mode passthrough -enc_time_base 1/1000 -vf settb=1/1000,setpts=N*40+mod(N\\,3)*9"
+        OPEN,
+        "-fps_mode passthrough -enc_time_base 1/1000 -vf settb=1/1000,setpts=N*40+mod(N\\,3)*9",
     ),
     "time_twice.mkv": copied("h264_no_b.mp4", "-bsf:v setts=pts='PTS+eq(N\\,20)*512':dts=DTS"),
     "order_of_decoding.mkv": copied("h264_open.mp4", "-bsf:v setts=pts=DTS"),
