@@ -20,7 +20,7 @@ from pipeline.opening import check_pixels
 from pipeline.packets import PacketTable
 from pipeline.rereading import PacketReader
 from pipeline.sampling import Convert, Picture, Sampled, SampledFrame
-from pipeline.scheduling import NotSelectable, Run, Schedule
+from pipeline.scheduling import DISPOSABLE_CODECS, NotSelectable, Run, Schedule
 from schemas.errors import VideoError
 
 CHECKED_PACKETS = 16
@@ -156,11 +156,12 @@ class FrameSelector:
 def skips_disposable(stream: Any, codec: str) -> bool:
     """Whether leaving out disposable packets is exact for this stream.
 
+    AV1 and VP9 are left alone: a decoder may look at the option once only, when it is opened.
     HEVC: a frame that its own temporal layer does not refer to may serve a higher layer, so there
     must be one layer; ISO/IEC 14496-15 has their number in byte 21 of hvcC.
     """
     if codec != "hevc":
-        return True
+        return codec in DISPOSABLE_CODECS
     extra = stream.codec_context.extradata or b""
     return len(extra) > 21 and extra[0] == 1 and (extra[21] >> 3) & 7 == 1
 

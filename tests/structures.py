@@ -308,7 +308,6 @@ DAMAGED: dict[str, Maker] = {
     **{f"lost_mpeg2_{n}.mkv": without_packets("mpeg2.mkv", n) for n in (12, 15)},
     "lost_mpeg4.mkv": without_packets("mpeg4.mp4", 15),
     "lost_vp9.mkv": without_packets("vp9.webm", 15),
-    "lost_av1.mp4": without_packets("av1.mp4", 20),
     "noise_h264.mp4": copied("h264_open.mp4", "-bsf:v noise=amount=200"),
     "noise_hevc.mp4": copied("hevc_closed.mp4", "-bsf:v noise=amount=100"),
     "noise_mpeg2.mkv": copied("mpeg2.mkv", "-bsf:v noise=amount=100"),

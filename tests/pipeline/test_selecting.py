@@ -154,7 +154,7 @@ def test_packets_that_are_read_again_give_the_same(
 def test_pieces_and_spans_are_those_of_decoding_all(
     name: str, reference: Callable[[str], Reference]
 ) -> None:
-    for first_k, stop_k in ((0, 2), (2, 4), (3, 4), (4, None), (1, None), (0, 99)):
+    for first_k, stop_k in ((0, 2), (1, 3), (2, 3), (3, None), (1, None), (0, 99)):
         window = Window(fps=2, first_k=first_k, stop_k=stop_k)
         selected = select(reference(name).path, window)
         assert_same(selected, reference(name).samples(window), str(window))
