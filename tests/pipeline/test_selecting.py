@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import av
+import av.error
+import numpy as np
 import pytest
+from av.video.frame import PictureType
 
 from pipeline import scheduling
+from pipeline.frames import Tally
+from pipeline.packets import PacketTable
+from pipeline.rereading import PacketReader
 from pipeline.sampling import Window
 from pipeline.scheduling import NotSelectable
+from pipeline.selecting import FrameSelector, skips_disposable
+from schemas.errors import VideoError
 from tests.orders import (
     Reference,
     Samples,
@@ -212,6 +223,175 @@ def test_disposable_frames_are_not_decoded(
     collect(sampler.selected())
     assert sampler.tally.num_frames < 40
     assert len(reference("h264_one_key.mp4").frames) == 75
+
+
+class ScriptedDecoder:
+    """Stands for a stream and its codec context: packet n gives frame n, or what is changed."""
+
+    def __init__(self, num_packets: int) -> None:
+        self.codec_context = self
+        self.skip_frame = "DEFAULT"
+        self.frames: list[list[Any]] = [[self.frame(number)] for number in range(num_packets)]
+        self.at_end: list[Any] = []
+        self.errors: dict[int, BaseException] = {}
+
+    @staticmethod
+    def frame(number: int, **changes: object) -> Any:
+        usual: dict[str, object] = {
+            "pts": number,
+            "width": 16,
+            "height": 16,
+            "is_corrupt": False,
+            "interlaced_frame": False,
+            "key_frame": False,
+            "pict_type": PictureType.P,
+        }
+        if number % 20 == 0:
+            usual |= {"key_frame": True, "pict_type": PictureType.I}
+        return SimpleNamespace(**(usual | changes))
+
+    def decode(self, packet: int | None) -> list[Any]:
+        if packet is None:
+            return self.at_end
+        if packet in self.errors:
+            raise self.errors[packet]
+        return self.frames[packet]
+
+    def flush_buffers(self) -> None:
+        pass
+
+
+def decode_script(decoder: ScriptedDecoder, converted: list[int] | None = None) -> list[int]:
+    """60 frames in 3 GOPs: those at 0, 25 and 50, by a decoder without a file."""
+    table = PacketTable(time_base=Fraction(1, 25), container="mov")
+    for number in range(60):
+        packet = SimpleNamespace(
+            pts=number, dts=number, duration=1, size=1, is_keyframe=number % 20 == 0
+        )
+        table.add(SimpleNamespace(**vars(packet), is_discard=False, is_corrupt=False))
+        table.keep(number, num_bytes=0)
+    selector = FrameSelector(
+        decoder,
+        reader=PacketReader(None, decoder, table=table, alive=lambda: None),
+        table=table,
+        schedule=(schedule := scheduling.schedule_runs(table, Window(fps=1))),
+        tally=Tally(),
+        skips_disposable=True,
+        max_pixels=256,
+    )
+
+    def convert(frame: Any) -> int:
+        if converted is not None:
+            converted.append(frame.pts)
+        return int(frame.pts)
+
+    return [sample.picture for sample in selector.sample(schedule.runs, convert)]
+
+
+def test_a_frame_is_converted_only_for_a_sample() -> None:
+    converted: list[int] = []
+    assert decode_script(ScriptedDecoder(60), converted) == [0, 25, 50]
+    assert converted == [0, 25, 50]
+
+
+@pytest.mark.parametrize(
+    ("number", "changes", "why"),
+    [
+        (0, {"key_frame": False, "pict_type": PictureType.P}, NO_ENTRY),
+        (20, {"key_frame": False, "pict_type": PictureType.P}, NO_ENTRY),
+        (20, {"pts": 21}, NO_ENTRY),
+        (20, {"pts": 19}, NO_ENTRY),
+        (23, {"is_corrupt": True}, "a damaged frame"),
+        (23, {"interlaced_frame": True}, "interlaced"),
+        (23, {"pts": None}, "a frame without a time"),
+        (59, {"pts": 60}, "a frame with a time that no packet has"),
+        (23, {"pts": 22}, NOT_IN_ORDER),
+        (23, {"pts": 26}, MISSING),
+    ],
+)
+def test_a_frame_that_is_not_as_promised(number: int, changes: dict[str, Any], why: str) -> None:
+    decoder = ScriptedDecoder(60)
+    decoder.frames[number] = [decoder.frame(number, **changes)]
+    with pytest.raises(NotSelectable, match=why):
+        decode_script(decoder)
+
+
+@pytest.mark.parametrize(
+    ("missing", "why"),
+    [
+        (0, NO_ENTRY),
+        (1, "packets and frames do not match"),
+        (20, NO_ENTRY),
+        (25, MISSING),
+        (26, MISSING),
+        (51, MISSING),
+        (59, MISSING),  # the end of the video
+    ],
+)
+def test_a_frame_that_does_not_come(missing: int, why: str) -> None:
+    decoder = ScriptedDecoder(60)
+    decoder.frames[missing] = []
+    with pytest.raises(NotSelectable, match=why):
+        decode_script(decoder)
+
+
+def test_packets_at_the_beginning_each_give_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As fields in two packets do not."""
+    monkeypatch.setattr("pipeline.scheduling._due_ranks", lambda *_, **__: np.array([0, 25, 50]))
+    table_decoder = ScriptedDecoder(60)
+    assert decode_script(table_decoder) == [0, 25, 50]
+    monkeypatch.setattr(
+        "pipeline.scheduling._due_ranks", lambda *_, **__: np.array([0, 12, 25, 50])
+    )
+    for missing in (1, 11):
+        decoder = ScriptedDecoder(60)
+        decoder.frames[missing] = []
+        with pytest.raises(NotSelectable, match="packets and frames do not match"):
+            decode_script(decoder)
+
+
+def test_errors_and_complaints(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = ScriptedDecoder(60)
+    decoder.errors[22] = av.error.InvalidDataError(1, "damaged")
+    with pytest.raises(NotSelectable, match=DOES_NOT_DECODE):
+        decode_script(decoder)
+    decoder.errors[22] = MemoryError()
+    with pytest.raises(VideoError) as caught:
+        decode_script(decoder)
+    assert caught.value.reason == "out_of_memory"
+    decoder.errors.clear()
+    decoder.frames[22] = [decoder.frame(22, width=17)]
+    with pytest.raises(VideoError) as caught:
+        decode_script(decoder)
+    assert caught.value.reason == "too_many_pixels"
+    counts = itertools.count()
+    monkeypatch.setattr("pipeline.selecting._num_complaints", lambda: next(counts) > 10)
+    with pytest.raises(NotSelectable, match="the decoder complains"):
+        decode_script(ScriptedDecoder(60))
+
+
+@pytest.mark.parametrize(
+    ("codec", "num_layers", "expected"),
+    [
+        ("h264", None, True),
+        ("mpeg2video", None, True),
+        ("vp9", None, False),
+        ("av1", None, False),
+        ("mjpeg", None, False),
+        ("hevc", None, False),  # the file does not say
+        ("hevc", 1, True),
+        ("hevc", 0, False),
+        ("hevc", 3, False),
+    ],
+)
+def test_disposable_frames_are_left_out_where_that_is_exact(
+    codec: str, num_layers: int | None, expected: bool
+) -> None:
+    extradata = b""
+    if num_layers is not None:
+        extradata = bytes([1, *[0] * 20, num_layers << 3 | 7, 0])
+    stream = SimpleNamespace(codec_context=SimpleNamespace(extradata=extradata))
+    assert skips_disposable(stream, codec) == expected
 
 
 def test_clips_are_what_their_names_say(shelf: StructureShelf) -> None:
