@@ -193,18 +193,26 @@ def test_samples_are_those_of_decoding_all(video: Video, window: Window) -> None
     assert samples.ranks.tolist() == chosen.ranks.tolist()
 
 
-@given(videos(), windows(), st.data())
-def test_no_frame_that_is_not_due_decides_about_a_time(
-    video: Video, window: Window, data: st.DataObject
-) -> None:
+@given(videos(), windows())
+def test_no_frame_that_is_not_due_decides_about_a_time(video: Video, window: Window) -> None:
     """Frames may be missing where a file is damaged: if the due ones come, nothing changes."""
     schedule = scheduled(video, window)
     frames = video.frames()
-    due = set(schedule.due.tolist())
-    others = [rank for rank in range(len(frames)) if rank not in due]
-    lost = data.draw(st.sets(st.sampled_from(others)) if others else st.just(set()))
-    left = [frame for rank, frame in enumerate(frames) if rank not in lost]
+    left = [frames[rank] for rank in schedule.due]
     assert collect(left, window) == collect(frames, window)
+
+
+@pytest.mark.parametrize("first", [Window(fps=1, stop_k=2), Window(fps=1, end_seconds=1.5)])
+def test_nothing_beyond_a_window_is_due(first: Window) -> None:
+    """But for the one frame that shows that the video goes on."""
+    table = table_of(list(range(100)), keys={0, 40, 80})
+    end = 50 if first.stop_k else 38
+    assert schedule_runs(table, first).due.tolist() == [0, 1, 25, 26, end]
+    later = Window(fps=1, first_k=2)
+    assert schedule_runs(table, later).due.tolist() == [0, 50, 51, 75, 76, 99]
+    assert [(r.first, r.stop) for r in schedule_runs(table, later).runs] == [
+        *((0, 1), (40, 77), (80, 100))
+    ]
 
 
 def table_of(pts: list[int], *, keys: set[int], hidden: set[int] | None = None) -> PacketTable:
