@@ -66,7 +66,7 @@ def reference(corpus_dir: Path) -> Callable[[str], Reference]:
 def windows(reference: Reference) -> list[Window]:
     # Where pictures are large, a stretch at the source's own rate is enough.
     long = len(reference.frames) > 60
-    stretch = Window(fps=25, first_k=25, stop_k=50) if long else Window(fps=25)
+    stretch = Window(fps=25, first_k=25, stop_k=35) if long else Window(fps=25)
     return [Window(fps=0.5), Window(fps=2), stretch]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -17,7 +18,7 @@ from av.video.frame import PictureType
 
 from pipeline import scheduling
 from pipeline.frames import Tally
-from pipeline.packets import PacketTable
+from pipeline.packets import PacketTable, read_packet_table
 from pipeline.rereading import PacketReader
 from pipeline.sampling import Window
 from pipeline.scheduling import NotSelectable
@@ -159,6 +160,23 @@ def test_packets_that_are_read_again_give_the_same(
     for window in (Window(fps=2), Window(fps=25), Window(fps=2, first_k=3, stop_k=5)):
         selected = select(reference(name).path, window)
         assert_same(selected, reference(name).samples(window), str(window))
+
+
+@pytest.mark.parametrize("seeking", [False, True])
+def test_packets_that_are_others_when_read_again_are_refused(
+    seeking: bool, shelf: StructureShelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading_again(monkeypatch, seeking=seeking)
+
+    def read(container: Any, stream: Any, *, alive: Callable[[], None]) -> PacketTable:
+        table = read_packet_table(container, stream, alive=alive)
+        table.sizes[30] += 1
+        return table
+
+    monkeypatch.setattr("pipeline.sampler.read_packet_table", read)
+    monkeypatch.setattr("pipeline.sampler._tables", OrderedDict())
+    with pytest.raises(NotSelectable, match="reading again gives other packets"):
+        select(shelf["h264_closed.mp4"], Window(fps=5))
 
 
 @pytest.mark.parametrize("name", VARIED)
