@@ -279,8 +279,10 @@ class ScriptedDecoder:
         pass
 
 
-def decode_script(decoder: ScriptedDecoder, converted: list[int] | None = None) -> list[int]:
-    """60 frames in 3 GOPs: those at 0, 25 and 50, by a decoder without a file."""
+def decode_script(
+    decoder: ScriptedDecoder, converted: list[int] | None = None, *, fps: float = 1
+) -> list[int]:
+    """60 frames in 3 GOPs: at 1 fps those at 0, 25 and 50, by a decoder without a file."""
     table = PacketTable(time_base=Fraction(1, 25), container="mov")
     for number in range(60):
         packet = SimpleNamespace(
@@ -292,7 +294,7 @@ def decode_script(decoder: ScriptedDecoder, converted: list[int] | None = None) 
         decoder,
         reader=PacketReader(None, decoder, table=table, alive=lambda: None),
         table=table,
-        schedule=(schedule := scheduling.schedule_runs(table, Window(fps=1))),
+        schedule=(schedule := scheduling.schedule_runs(table, Window(fps=fps))),
         tally=Tally(),
         skips_disposable=True,
         max_pixels=256,
@@ -308,8 +310,8 @@ def decode_script(decoder: ScriptedDecoder, converted: list[int] | None = None) 
 
 def test_a_frame_is_converted_only_for_a_sample() -> None:
     converted: list[int] = []
-    assert decode_script(ScriptedDecoder(60), converted) == [0, 25, 50]
-    assert converted == [0, 25, 50]
+    assert decode_script(ScriptedDecoder(60), converted, fps=5) == list(range(0, 60, 5))
+    assert converted == list(range(0, 60, 5))
 
 
 @pytest.mark.parametrize(
