@@ -88,8 +88,8 @@ class VideoSampler(Generic[Picture]):
                     _remember(self._path, table)
                     stack.close()
                     container, stream = stack.enter_context(self._open())
-            codec = stream.codec_context.codec
-            check_selectable(table, codec=codec.canonical_name, is_intra_only=codec.intra_only)
+            codec = stream.codec_context.codec.canonical_name
+            check_selectable(table, codec=codec)
             schedule = schedule_runs(table, self._window)
             self._check_duration(schedule.seconds)
             self.tally.sample_aspect = float(stream.sample_aspect_ratio or 1) or 1.0
@@ -102,7 +102,7 @@ class VideoSampler(Generic[Picture]):
                 table=table,
                 schedule=schedule,
                 tally=self.tally,
-                skips_disposable=skips_disposable(stream, codec.canonical_name),
+                skips_disposable=skips_disposable(stream, codec),
                 max_pixels=self._max_pixels,
             )
             runs = list(itertools.chain.from_iterable(segments[part::num_parts]))

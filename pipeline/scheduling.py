@@ -1,7 +1,7 @@
 """Which packets have to be decoded for the wanted frames: a pure function of their times.
 
 A run is a stretch of packets that is decoded by itself: it begins at a key frame and ends with the
-last wanted frame before the next run. Nothing outside of runs reaches the decoder.
+last due frame before the next run. Nothing outside of runs reaches the decoder.
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ import numpy.typing as npt
 
 from pipeline.packets import NO_TIME, PacketTable
 from pipeline.sampling import SampleTimes, Window, choose_samples
+from schemas.timeline import TOLERANCE_SECONDS
 
 DISPOSABLE_CODECS = frozenset({"h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4"})
 """Codecs whose decoders here leave out frames that no other frame refers to."""
-RUN_CODECS = DISPOSABLE_CODECS | {"vp9", "av1"}
+INTRA_CODECS = frozenset(
+    {"mjpeg", "prores", "dnxhd", "jpeg2000", "rawvideo", "huffyuv", "ffvhuff", "utvideo"}
+)
+"""Codecs of single pictures. Not all: some decoders leave in a damaged picture what was in memory,
+which is another frame where others were decoded before (MagicYUV)."""
+RUN_CODECS = DISPOSABLE_CODECS | INTRA_CODECS | {"vp9", "av1"}
 """Codecs that can be entered at a key frame, and give one frame a packet."""
 SEGMENT_PACKETS = 128
 """Runs are handed out in segments of at least so many packets."""
@@ -33,9 +39,12 @@ class Run:
     first: int
     """The key frame."""
     stop: int
+    first_due: int
+    stop_due: int
+    """The frames it must give: a range of `Schedule.due`."""
     first_sample: int
     stop_sample: int
-    """Its samples: a range of `Schedule.samples`."""
+    """Its samples: a range of `Schedule.samples`, which may be empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +56,19 @@ class Schedule:
     """(N,) times of all frames that are shown, increasing; `samples.ranks` index it."""
     seconds: npt.NDArray[np.float64]
     """(N,) the same in seconds."""
+    due: npt.NDArray[np.int64]
+    """(D,) ranks, increasing: the frames of the samples, and those that bound them in time."""
     runs: tuple[Run, ...]
 
     def segments(self) -> list[list[Run]]:
-        """The runs in groups that are worth a process of their own."""
+        """The runs in groups that are worth a process of their own; each has samples."""
         groups: list[list[Run]] = []
         room = 0
         for run in self.runs:
-            if room <= 0:
+            has_samples = run.first_sample < run.stop_sample
+            if not groups or (
+                room <= 0 and has_samples and groups[-1][0].first_sample < run.first_sample
+            ):
                 groups.append([])
                 room = SEGMENT_PACKETS
             groups[-1].append(run)
@@ -79,9 +93,9 @@ def check_packet_times(table: PacketTable) -> None:
         raise NotSelectable("two packets have the same time")
 
 
-def check_selectable(table: PacketTable, *, codec: str, is_intra_only: bool) -> None:
+def check_selectable(table: PacketTable, *, codec: str) -> None:
     """NotSelectable: the codec or the packets do not allow to choose before decoding."""
-    if codec not in RUN_CODECS and not is_intra_only:
+    if codec not in RUN_CODECS:
         raise NotSelectable(f"codec {codec}")
     check_packet_times(table)
     pts = np.frombuffer(table.pts, np.int64)
@@ -92,6 +106,17 @@ def check_selectable(table: PacketTable, *, codec: str, is_intra_only: bool) -> 
     first_gop = pts[: _next_key(is_key, 0)]
     if (first_gop[shown[: len(first_gop)]] < pts[0]).any():
         raise NotSelectable("frames ahead of the first key frame")
+    gops = np.cumsum(is_key) - 1
+    shown_gops = gops[shown]
+    if (np.diff(shown_gops[np.argsort(pts[shown])]) < 0).any():
+        raise NotSelectable("GOPs are not displayed in the order of decoding")
+    # A run leaves out the frames ahead of its key frame, so they had better be frames that nothing
+    # else needs: those come first, and lie between two key frames.
+    keys = pts[is_key]
+    is_leading = pts < keys[gops]
+    is_late = is_leading[1:] & ~is_leading[:-1] & ~is_key[:-1]
+    if is_late.any() or (is_leading & (gops > 0) & (pts < keys[gops - 1])).any():
+        raise NotSelectable("frames ahead of a key frame are not where they belong")
 
 
 def choose_by_packets(
@@ -108,23 +133,31 @@ def choose_by_packets(
 
 
 def schedule_runs(table: PacketTable, window: Window) -> Schedule:
-    """The runs for the samples in the window. NotSelectable: key frames are not in order."""
+    """The runs for the samples in the window, of a selectable table.
+
+    NotSelectable: there is no sample, and nothing to check on decoding.
+    """
     pts = np.frombuffer(table.pts, np.int64)
     display_order, seconds, samples = choose_by_packets(table, window)
     ticks = pts[display_order]
-    wanted = display_order[samples.ranks]  # packet of each sample
+    if not samples.ks:
+        raise NotSelectable("no sample in the window")
+    duration = float(table.durations[int(display_order[-1])] * table.time_base)
+    due = _due_ranks(samples, seconds, duration_seconds=duration, window=window)
+    packets = display_order[due]
     runs: list[Run] = []
     keys = np.flatnonzero(np.frombuffer(table.is_key, np.bool_))
-    gops = np.searchsorted(keys, wanted, side="right") - 1
-    if (np.diff(gops) < 0).any():
-        raise NotSelectable("key frames are not in the order of display")
-    is_leading = pts[wanted] < pts[keys[gops]]
+    gops = np.searchsorted(keys, packets, side="right") - 1
+    is_leading = pts[packets] < pts[keys[gops]]
+    # One frame may be several samples, or none.
+    first_sample = np.searchsorted(samples.ranks, due, side="left")
+    stop_sample = np.searchsorted(samples.ranks, due, side="right")
     begin = 0
-    while begin < len(wanted):
-        # One frame may be several samples, and leading frames belong to the run before their key.
+    while begin < len(due):
+        # Leading frames belong to the run before their key.
         last_gop, end = int(gops[begin]), begin
         first_gop = last_gop - 1 if is_leading[begin] else last_gop
-        while end < len(wanted) and (
+        while end < len(due) and (
             gops[end] == last_gop or (gops[end] == last_gop + 1 and is_leading[end])
         ):
             last_gop = int(gops[end])
@@ -132,13 +165,39 @@ def schedule_runs(table: PacketTable, window: Window) -> Schedule:
         runs.append(
             Run(
                 first=int(keys[first_gop]),
-                stop=int(wanted[begin:end].max()) + 1,
-                first_sample=begin,
-                stop_sample=end,
+                stop=int(packets[begin:end].max()) + 1,
+                first_due=begin,
+                stop_due=end,
+                first_sample=int(first_sample[begin]),
+                stop_sample=int(stop_sample[end - 1]),
             )
         )
         begin = end
-    return Schedule(samples=samples, ticks=ticks, seconds=seconds, runs=tuple(runs))
+    return Schedule(samples=samples, ticks=ticks, seconds=seconds, due=due, runs=tuple(runs))
+
+
+def _due_ranks(
+    samples: SampleTimes,
+    seconds: npt.NDArray[np.float64],
+    *,
+    duration_seconds: float,
+    window: Window,
+) -> npt.NDArray[np.int64]:
+    # A packet promises a frame, and a damaged one breaks it. So whatever decides about a time has
+    # to be decoded: the frames of the samples, the next ones, where they end, the first frame, from
+    # which the grid begins, and the one that shows where the video or the window ends.
+    last = len(seconds) - 1
+    grid = window.grid(float(seconds[0]))
+    closing = last
+    if grid.end_seconds is not None:
+        closing = min(closing, int(np.searchsorted(seconds, grid.end_seconds)))
+    if window.stop_k is not None:
+        stop = grid.time(window.stop_k) - TOLERANCE_SECONDS
+        closing = min(closing, int(np.searchsorted(seconds, stop)))
+    before = max(0, last - 1) if closing == last and not duration_seconds else closing
+    ranks = (samples.ranks, np.minimum(samples.ranks + 1, last), [0, before, closing])
+    ordered = np.sort(np.concatenate(ranks)).astype(np.int64)
+    return ordered[np.diff(ordered, prepend=-1) > 0]
 
 
 def _next_key(is_key: npt.NDArray[np.bool_], index: int) -> int:

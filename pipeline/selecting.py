@@ -20,7 +20,7 @@ from pipeline.opening import check_pixels, pixel_limit
 from pipeline.packets import PacketTable
 from pipeline.rereading import PacketReader
 from pipeline.sampling import Convert, Picture, Sampled
-from pipeline.scheduling import NotSelectable, Run, Schedule
+from pipeline.scheduling import DISPOSABLE_CODECS, NotSelectable, Run, Schedule
 from schemas.errors import VideoError
 
 CHECKED_PACKETS = 16
@@ -59,22 +59,22 @@ class FrameSelector:
         """The samples of some runs of the schedule. NotSelectable: see above. VideoError."""
         samples, ticks = self._schedule.samples, self._schedule.ticks
         for run in runs:
+            due = self._schedule.due[run.first_due : run.stop_due].tolist()
             next_sample = run.first_sample
             for frame in self._decode(run):
-                if next_sample == run.stop_sample:
+                if not due or frame.pts < ticks[due[0]]:
                     continue
-                expected = int(ticks[samples.ranks[next_sample]])
-                if frame.pts > expected:
-                    raise NotSelectable("a wanted frame does not come")
-                if frame.pts < expected:
+                rank = due.pop(0)
+                if frame.pts > ticks[rank]:
+                    raise NotSelectable("a due frame does not come")
+                if next_sample == run.stop_sample or samples.ranks[next_sample] != rank:
                     continue
                 picture = convert(frame)
-                rank = samples.ranks[next_sample]
                 while next_sample < run.stop_sample and samples.ranks[next_sample] == rank:
                     yield samples.sample(next_sample, picture)
                     next_sample += 1
-            if next_sample != run.stop_sample:
-                raise NotSelectable("a wanted frame does not come")
+            if due:
+                raise NotSelectable("a due frame does not come")
         return samples.end_seconds
 
     def _decode(self, run: Run) -> Iterator[Any]:
@@ -83,12 +83,14 @@ class FrameSelector:
         if run.first == 0:
             checked = range(min(run.stop, CHECKED_PACKETS))
         due = {self._table.pts[n] for n in checked if self._table.is_shown[n]}
-        is_first = True
+        latest: int | None = None
         for frame in self._frames(run, checked):
-            if is_first and not self._is_entry(frame, run):
+            if latest is None and not self._is_entry(frame, run):
                 raise NotSelectable("a run does not begin with its key frame")
-            is_first = False
             self._check(frame)
+            if latest is not None and frame.pts <= latest:
+                raise NotSelectable("frames do not come in the order of their times")
+            latest = frame.pts
             due.discard(frame.pts)
             yield frame
         if due:
@@ -103,13 +105,13 @@ class FrameSelector:
         return bool(is_intra and frame.pts == self._table.pts[run.first])
 
     def _frames(self, run: Run, checked: range) -> Iterator[Any]:
-        samples, ticks = self._schedule.samples, self._schedule.ticks
-        wanted = set(ticks[samples.ranks[run.first_sample : run.stop_sample]].tolist())
+        due = self._schedule.due[run.first_due : run.stop_due]
+        wanted = set(self._schedule.ticks[due].tolist())
         key_pts = self._table.pts[run.first]
         skips = False
         for number, packet in self._reader.read(run.first, run.stop):
             pts = self._table.pts[number]
-            if pts < key_pts:
+            if run.first and pts < key_pts:
                 continue  # needs frames from before the run, and nothing in the run needs it
             if self._skips and skips != (pts not in wanted and number not in checked):
                 skips = not skips
@@ -148,10 +150,11 @@ class FrameSelector:
 def skips_disposable(stream: Any, codec: str) -> bool:
     """Whether leaving out disposable packets is exact for this stream.
 
+    AV1 and VP9 are left alone: a decoder may look at the option once only, when it is opened.
     HEVC: a frame that its own temporal layer does not refer to may serve a higher layer, so there
     must be one layer; ISO/IEC 14496-15 has their number in byte 21 of hvcC.
     """
     if codec != "hevc":
-        return True
+        return codec in DISPOSABLE_CODECS
     extra = stream.codec_context.extradata or b""
     return len(extra) > 21 and extra[0] == 1 and (extra[21] >> 3) & 7 == 1
