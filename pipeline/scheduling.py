@@ -143,10 +143,11 @@ def schedule_runs(table: PacketTable, window: Window) -> Schedule:
     if not samples.ks:
         raise NotSelectable("no sample in the window")
     duration = float(table.durations[int(display_order[-1])] * table.time_base)
-    due = _due_ranks(samples, seconds, duration_seconds=duration, window=window)
+    keys = np.flatnonzero(np.frombuffer(table.is_key, np.bool_))
+    sample_gops = np.searchsorted(keys, display_order[samples.ranks], side="right")
+    due = _due_ranks(samples, sample_gops, seconds, duration_seconds=duration, window=window)
     packets = display_order[due]
     runs: list[Run] = []
-    keys = np.flatnonzero(np.frombuffer(table.is_key, np.bool_))
     gops = np.searchsorted(keys, packets, side="right") - 1
     is_leading = pts[packets] < pts[keys[gops]]
     # One frame may be several samples, or none.
@@ -178,14 +179,16 @@ def schedule_runs(table: PacketTable, window: Window) -> Schedule:
 
 def _due_ranks(
     samples: SampleTimes,
+    gops: npt.NDArray[np.int64],
     seconds: npt.NDArray[np.float64],
     *,
     duration_seconds: float,
     window: Window,
 ) -> npt.NDArray[np.int64]:
-    # A packet promises a frame, and a damaged one breaks it. So whatever decides about a time has
-    # to be decoded: the frames of the samples, the next ones, where they end, the first frame, from
-    # which the grid begins, and the one that shows where the video or the window ends.
+    # A packet promises a frame, and a damaged one breaks it. So what decides about a time has to be
+    # decoded: the frames of the samples; the first frame, from which the grid begins; the one that
+    # shows where the video or the window ends; and where a GOP is left, the frame after the last
+    # sample. Within a GOP the frames after a sample are looked at anyhow, but for disposable ones.
     last = len(seconds) - 1
     grid = window.grid(float(seconds[0]))
     closing = last
@@ -195,7 +198,9 @@ def _due_ranks(
         stop = grid.time(window.stop_k) - TOLERANCE_SECONDS
         closing = min(closing, int(np.searchsorted(seconds, stop)))
     before = max(0, last - 1) if closing == last and not duration_seconds else closing
-    ranks = (samples.ranks, np.minimum(samples.ranks + 1, last), [0, before, closing])
+    is_last = np.append(gops[1:] != gops[:-1], [True])
+    after = np.minimum(samples.ranks[is_last] + 1, last)
+    ranks = (samples.ranks, after, [0, before, closing])
     ordered = np.sort(np.concatenate(ranks)).astype(np.int64)
     return ordered[np.diff(ordered, prepend=-1) > 0]
 
