@@ -23,7 +23,7 @@ APOLLO_SIZES = {"image": (384, 384), "video": (SIZE, SIZE)}
 PREVIEW_HEIGHT = 64
 OURS, APOLLO, ALL, DECORD = "ours", "ours, apollo sizes", "PyAV, all frames", "decord"
 IMPORTS = {
-    **dict.fromkeys((OURS, APOLLO, ALL), ("pipeline.pixels", "pipeline.sampler")),
+    **dict.fromkeys((OURS, APOLLO, ALL), ("pipeline.jailed.pixels", "pipeline.jailed.sampler")),
     DECORD: ("decord", "numpy"),
 }
 """Way -> what it imports."""
@@ -83,8 +83,8 @@ def _ours(
     sizes: Mapping[str, tuple[int, int]],
     preview_height: int | None,
 ) -> Iterator[Sample]:
-    from pipeline.pixels import Converter
-    from pipeline.sampler import VideoSampler
+    from pipeline.jailed.pixels import Converter
+    from pipeline.jailed.sampler import VideoSampler
     from pipeline.sampling import Window
 
     converter = Converter(sizes=sizes, preview_height=preview_height)

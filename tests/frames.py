@@ -9,7 +9,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.pixels import Converter
+from pipeline.jailed.pixels import Converter
 from tests.clips import run_ffmpeg
 from tests.colours import Floats, planes_of_rgb, resample
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.frames import Tally, decode_frames
-from pipeline.sampler import VideoSampler
+from pipeline.jailed.frames import Tally, decode_frames
+from pipeline.jailed.sampler import VideoSampler
+from pipeline.jailed.scheduling import NotSelectable
 from pipeline.sampling import (
     Sampled,
     TimedFrame,
@@ -21,7 +22,6 @@ from pipeline.sampling import (
     sample_any_order,
     sample_in_order,
 )
-from pipeline.scheduling import NotSelectable
 
 MAX_PIXELS = 2**26
 MAX_DURATION_SECONDS = 86400.0
@@ -173,5 +173,5 @@ def assert_same(got: Samples, expected: Samples, what: str) -> None:
 
 def reading_again(monkeypatch: pytest.MonkeyPatch, *, seeking: bool) -> None:
     """As of a long video: packets are not kept; `seeking`: every run is sought."""
-    monkeypatch.setattr("pipeline.packets.KEPT_BYTES", 0)
-    monkeypatch.setattr("pipeline.rereading.SEEK_BYTES", 0 if seeking else 2**40)
+    monkeypatch.setattr("pipeline.jailed.packets.KEPT_BYTES", 0)
+    monkeypatch.setattr("pipeline.jailed.rereading.SEEK_BYTES", 0 if seeking else 2**40)

@@ -21,7 +21,7 @@ FORMAT = (ROOT / "docs" / "format.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("package", ["schemas", "encoders", "pipeline"])
+@pytest.mark.parametrize("package", ["schemas", "encoders", "pipeline", "pipeline/jailed"])
 def test_the_tree_names_every_module(package: str) -> None:
     tree = README.partition("## The tree")[2].partition("```")[2].partition("```")[0]
     named = set(re.findall(r"\b[a-z_]+\.py\b", tree))
@@ -33,7 +33,7 @@ def test_every_file_in_the_tree_exists() -> None:
     tree = README.partition("## The tree")[2].partition("```")[2].partition("```")[0]
     files = {path.name for path in ROOT.glob("*.py")} | {
         path.name
-        for package in ("schemas", "encoders", "pipeline")
+        for package in ("schemas", "encoders", "pipeline", "pipeline/jailed")
         for path in (ROOT / package).glob("*.py")
     }
     assert set(re.findall(r"\b[a-z_]+\.py\b", tree)) <= files

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import scheduling
+from pipeline.jailed import scheduling
 from pipeline.sampling import Window
 from schemas.errors import VideoError
 from tests.orders import Reference, Samples, assert_same, reading_again, select, select_or_why

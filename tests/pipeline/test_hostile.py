@@ -299,7 +299,9 @@ def test_a_run_caches_the_good_video_among_hostile_ones(
 TAKEN_OVER = """
 import ctypes, os, re, signal, socket, sys, time
 import numpy as np
-from pipeline import jailed, messages, serving
+from pipeline import messages
+from pipeline.jailed import __main__ as jailed
+from pipeline.jailed import serving
 from schemas.errors import VideoError
 def act(owner, *_, path, **request):
     {code}

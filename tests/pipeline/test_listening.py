@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pipeline import messages
-from pipeline.frames import Tally
-from pipeline.hearing import hear_windows
 from pipeline.jail import DecoderProcess
+from pipeline.jailed.frames import Tally
+from pipeline.jailed.hearing import hear_windows
 from pipeline.listening import decode_sound
 from pipeline.placing import SoundWindow
 from schemas.errors import VideoError

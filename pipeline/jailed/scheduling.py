@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.packets import NO_TIME, PacketTable
+from pipeline.jailed.packets import NO_TIME, PacketTable
 from pipeline.sampling import SampleTimes, Window, choose_samples
 from schemas.timeline import TOLERANCE_SECONDS
 

@@ -1,7 +1,7 @@
 """The decoder process: reads requests from stdin, answers on stdout, touches nothing else.
 
 It is started by `pipeline.jail` and may be killed at any moment. Requests and answers are
-`pipeline.messages`, pictures go through `pipeline.slots`; what it does is in `pipeline.serving`.
+`pipeline.messages`, pictures go through `pipeline.slots`; what it does is in `serving`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from pipeline.confining import filter_calls, limit_resources
+from pipeline.jailed.confining import filter_calls, limit_resources
 
 
 def main() -> None:
@@ -28,13 +28,13 @@ def main() -> None:
 
     # Everything heavy is loaded before the first request is timed.
     from pipeline import messages
-    from pipeline.owner import Owner
-    from pipeline.scheduling import NotSelectable
-    from pipeline.serving import serve
+    from pipeline.jailed.owner import Owner
+    from pipeline.jailed.scheduling import NotSelectable
+    from pipeline.jailed.serving import serve
     from pipeline.slots import SharedMemory
 
     if allow_programs:
-        from pipeline.ffmpeg_frames import ffmpeg_program
+        from pipeline.jailed.ffmpeg_frames import ffmpeg_program
 
         with contextlib.suppress(NotSelectable):
             ffmpeg_program()

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pipeline import scheduling
-from pipeline.packets import NO_TIME, PacketTable
+from pipeline.jailed import scheduling
+from pipeline.jailed.packets import NO_TIME, PacketTable
+from pipeline.jailed.scheduling import NotSelectable, Schedule, check_selectable, schedule_runs
 from pipeline.sampling import SampledFrame, TimedFrame, Window, choose_samples, sample_in_order
-from pipeline.scheduling import NotSelectable, Schedule, check_selectable, schedule_runs
 
 RATES = (0.5, 1.0, 2.0, 3.7, 12.5, 30000 / 1001, 60.0)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import av.error
 
-from pipeline.opening import read_packets
-from pipeline.packets import NO_TIME, PacketTable
-from pipeline.scheduling import NotSelectable
+from pipeline.jailed.opening import read_packets
+from pipeline.jailed.packets import NO_TIME, PacketTable
+from pipeline.jailed.scheduling import NotSelectable
 
 SEEK_BYTES = 4 * 1024 * 1024
 """Reading over fewer bytes is about as fast as seeking."""

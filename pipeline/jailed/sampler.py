@@ -16,11 +16,19 @@ from typing import Any, Generic
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.backends import Backend, WantedFrames
-from pipeline.frames import Tally, decode_frames
-from pipeline.opening import open_video
-from pipeline.packets import PacketTable, read_packet_table
-from pipeline.rereading import PacketReader
+from pipeline.jailed.backends import Backend, WantedFrames
+from pipeline.jailed.frames import Tally, decode_frames
+from pipeline.jailed.opening import open_video
+from pipeline.jailed.packets import PacketTable, read_packet_table
+from pipeline.jailed.rereading import PacketReader
+from pipeline.jailed.scheduling import (
+    NotSelectable,
+    check_packet_times,
+    check_selectable,
+    choose_by_packets,
+    schedule_runs,
+)
+from pipeline.jailed.selecting import FrameSelector, skips_disposable
 from pipeline.sampling import (
     Convert,
     Picture,
@@ -30,14 +38,6 @@ from pipeline.sampling import (
     sample_any_order,
     sample_in_order,
 )
-from pipeline.scheduling import (
-    NotSelectable,
-    check_packet_times,
-    check_selectable,
-    choose_by_packets,
-    schedule_runs,
-)
-from pipeline.selecting import FrameSelector, skips_disposable
 from schemas.errors import VideoError
 
 _MAX_TABLES = 2
@@ -179,10 +179,10 @@ class VideoSampler(Generic[Picture]):
 
 def _load_backend(name: str) -> Backend:
     if name == "ffmpeg":
-        from pipeline import ffmpeg_frames
+        from pipeline.jailed import ffmpeg_frames
 
         return ffmpeg_frames.read_frames
-    from pipeline import decord_frames
+    from pipeline.jailed import decord_frames
 
     return decord_frames.read_frames
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.scheduling import NotSelectable
+from pipeline.jailed.scheduling import NotSelectable
 
 TIME_TOLERANCE_SECONDS = 2e-3
 """Containers and libraries round times to whole milliseconds."""

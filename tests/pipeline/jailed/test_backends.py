@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pipeline import ffmpeg_frames
-from pipeline.backends import check_times
 from pipeline.cli.doctor import doctor
 from pipeline.decoding import ClipFrames, DecodeOutcome, Decoding, Order, StartAgain
 from pipeline.encoding import StreamEncoders, stamp_streams, stream_specs
 from pipeline.jail import DecoderProcess
+from pipeline.jailed import ffmpeg_frames
+from pipeline.jailed.backends import check_times
+from pipeline.jailed.scheduling import NotSelectable
 from pipeline.layout import CacheLayout
 from pipeline.planning import cut_pieces, estimate_clip_bytes, extend_plan
 from pipeline.pool import DecoderPool
 from pipeline.probing import probe_source
-from pipeline.scheduling import NotSelectable
 from pipeline.sharding import BuildTools, build_shard
 from schemas.errors import VideoError
 from schemas.recipe import Recipe
@@ -151,7 +151,7 @@ def test_corpus_files_agree_or_fall_back(
 def test_a_decoder_that_is_not_installed_is_left_out(
     plain_clip: Clip, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.decord_frames import read_frames
+    from pipeline.jailed.decord_frames import read_frames
 
     monkeypatch.setitem(sys.modules, "decord", None)
     wanted = ffmpeg_frames.WantedFrames(

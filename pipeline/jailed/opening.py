@@ -10,7 +10,7 @@ import av
 import av.error
 from av.stream import Disposition
 
-from pipeline.complaints import check_refused_sizes, hear_refused_sizes
+from pipeline.jailed.complaints import check_refused_sizes, hear_refused_sizes
 from schemas.errors import VideoError
 
 # Containers that hold their own media. Left out on purpose: playlists (hls, dash, concat, sdp),

@@ -9,15 +9,15 @@ from dataclasses import asdict
 from typing import Any
 
 from pipeline import messages
-from pipeline.complaints import Complaints, check_refused_sizes
-from pipeline.frames import Tally
-from pipeline.hearing import hear_windows
-from pipeline.owner import Cancelled, Owner
-from pipeline.packets import read_packet_facts
-from pipeline.pixels import Converter, Pictures
-from pipeline.sampler import VideoSampler
+from pipeline.jailed.complaints import Complaints, check_refused_sizes
+from pipeline.jailed.frames import Tally
+from pipeline.jailed.hearing import hear_windows
+from pipeline.jailed.owner import Cancelled, Owner
+from pipeline.jailed.packets import read_packet_facts
+from pipeline.jailed.pixels import Converter, Pictures
+from pipeline.jailed.sampler import VideoSampler
+from pipeline.jailed.scheduling import NotSelectable
 from pipeline.sampling import SampledFrame, TimesGoBack, Window
-from pipeline.scheduling import NotSelectable
 from pipeline.slots import PREVIEW, SlotLayout, write_slot
 from schemas.errors import VideoError
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.opening import open_video, read_packets
+from pipeline.jailed.opening import open_video, read_packets
 from schemas.errors import VideoError
 
 TRUNCATION_SECONDS = 0.5

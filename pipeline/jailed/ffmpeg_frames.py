@@ -17,9 +17,9 @@ import ffmpeg
 import imageio_ffmpeg
 import numpy as np
 
-from pipeline.backends import WantedFrames, check_times
-from pipeline.opening import OPTIONS, check_pixels
-from pipeline.scheduling import NotSelectable
+from pipeline.jailed.backends import WantedFrames, check_times
+from pipeline.jailed.opening import OPTIONS, check_pixels
+from pipeline.jailed.scheduling import NotSelectable
 
 MAX_FRAMES = 2000
 """More do not fit into one argument of a command line."""

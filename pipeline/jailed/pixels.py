@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.scaling import Scaler, as_displayed
+from pipeline.jailed.scaling import Scaler, as_displayed
 from schemas.recipe import MAX_PREVIEW_ASPECT
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline import tones
+from pipeline.jailed import tones
 from tests.colours import (
     BT709_OF_BT2020,
     Floats,

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from av.video.frame import PictureType
 
-from pipeline import scheduling
-from pipeline.frames import Tally
-from pipeline.packets import PacketTable, read_packet_table
-from pipeline.rereading import PacketReader
+from pipeline.jailed import scheduling
+from pipeline.jailed.frames import Tally
+from pipeline.jailed.packets import PacketTable, read_packet_table
+from pipeline.jailed.rereading import PacketReader
+from pipeline.jailed.scheduling import NotSelectable
+from pipeline.jailed.selecting import FrameSelector, skips_disposable
 from pipeline.sampling import Window
-from pipeline.scheduling import NotSelectable
-from pipeline.selecting import FrameSelector, skips_disposable
 from schemas.errors import VideoError
 from tests.orders import (
     Reference,
@@ -173,8 +173,8 @@ def test_packets_that_are_others_when_read_again_are_refused(
         table.sizes[30] += 1
         return table
 
-    monkeypatch.setattr("pipeline.sampler.read_packet_table", read)
-    monkeypatch.setattr("pipeline.sampler._tables", OrderedDict())
+    monkeypatch.setattr("pipeline.jailed.sampler.read_packet_table", read)
+    monkeypatch.setattr("pipeline.jailed.sampler._tables", OrderedDict())
     with pytest.raises(NotSelectable, match="reading again gives other packets"):
         select(shelf["h264_closed.mp4"], Window(fps=5))
 
@@ -228,7 +228,7 @@ def test_disposable_frames_are_not_decoded(
     reference: Callable[[str], Reference], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one GOP with three B frames between two others, most B frames are left out."""
-    from pipeline.sampler import VideoSampler
+    from pipeline.jailed.sampler import VideoSampler
     from tests.orders import MAX_DURATION_SECONDS, MAX_PIXELS, collect
 
     sampler = VideoSampler(
@@ -357,11 +357,13 @@ def test_a_frame_that_does_not_come(missing: int, why: str) -> None:
 
 def test_packets_at_the_beginning_each_give_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     """As fields in two packets do not."""
-    monkeypatch.setattr("pipeline.scheduling._due_ranks", lambda *_, **__: np.array([0, 25, 50]))
+    monkeypatch.setattr(
+        "pipeline.jailed.scheduling._due_ranks", lambda *_, **__: np.array([0, 25, 50])
+    )
     table_decoder = ScriptedDecoder(60)
     assert decode_script(table_decoder) == [0, 25, 50]
     monkeypatch.setattr(
-        "pipeline.scheduling._due_ranks", lambda *_, **__: np.array([0, 12, 25, 50])
+        "pipeline.jailed.scheduling._due_ranks", lambda *_, **__: np.array([0, 12, 25, 50])
     )
     for missing in (1, 11):
         decoder = ScriptedDecoder(60)
@@ -385,7 +387,7 @@ def test_errors_and_complaints(monkeypatch: pytest.MonkeyPatch) -> None:
         decode_script(decoder)
     assert caught.value.reason == "too_many_pixels"
     counts = itertools.count()
-    monkeypatch.setattr("pipeline.selecting.num_complaints", lambda: next(counts) > 10)
+    monkeypatch.setattr("pipeline.jailed.selecting.num_complaints", lambda: next(counts) > 10)
     with pytest.raises(NotSelectable, match="the decoder complains"):
         decode_script(ScriptedDecoder(60))
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from av.video.frame import VideoFrame
 
-from pipeline.backends import WantedFrames, check_times
-from pipeline.scheduling import NotSelectable
+from pipeline.jailed.backends import WantedFrames, check_times
+from pipeline.jailed.scheduling import NotSelectable
 
 _CONTAINERS = ("mov", "matroska")
 

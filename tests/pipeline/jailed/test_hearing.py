@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pipeline.frames import Tally, decode_frames
-from pipeline.hearing import hear_windows
-from pipeline.opening import open_sound
-from pipeline.packets import read_packet_facts
+from pipeline.jailed.frames import Tally, decode_frames
+from pipeline.jailed.hearing import hear_windows
+from pipeline.jailed.opening import open_sound
+from pipeline.jailed.packets import read_packet_facts
 from pipeline.placing import JITTER_SECONDS
 from schemas.errors import VideoError
 from tests.clips import run_ffmpeg

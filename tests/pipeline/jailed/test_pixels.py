@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.pixels import Converter, Pictures
+from pipeline.jailed.pixels import Converter, Pictures
 from tests.colours import (
     nits_of_hlg,
     planes_of_rgb,

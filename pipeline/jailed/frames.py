@@ -12,7 +12,7 @@ from typing import Any
 
 import av.error
 
-from pipeline.opening import check_pixels, open_video, pixel_limit, read_packets
+from pipeline.jailed.opening import check_pixels, open_video, pixel_limit, read_packets
 from pipeline.sampling import TimedFrame
 from schemas.errors import VideoError
 

@@ -10,7 +10,7 @@ import av
 import numpy as np
 import pytest
 
-from pipeline.scaling import as_displayed
+from pipeline.jailed.scaling import as_displayed
 from schemas.errors import VideoError
 from tests.clips import run_ffmpeg
 from tests.colours import (

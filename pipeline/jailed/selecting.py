@@ -14,13 +14,13 @@ from typing import Any
 import av.error
 from av.video.frame import PictureType
 
-from pipeline.complaints import num_complaints
-from pipeline.frames import Tally
-from pipeline.opening import check_pixels, pixel_limit
-from pipeline.packets import PacketTable
-from pipeline.rereading import PacketReader
+from pipeline.jailed.complaints import num_complaints
+from pipeline.jailed.frames import Tally
+from pipeline.jailed.opening import check_pixels, pixel_limit
+from pipeline.jailed.packets import PacketTable
+from pipeline.jailed.rereading import PacketReader
+from pipeline.jailed.scheduling import DISPOSABLE_CODECS, NotSelectable, Run, Schedule
 from pipeline.sampling import Convert, Picture, Sampled
-from pipeline.scheduling import DISPOSABLE_CODECS, NotSelectable, Run, Schedule
 from schemas.errors import VideoError
 
 CHECKED_PACKETS = 16

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import confining
+from pipeline.jailed import confining
 
 PROGRAM = """
 import json, os, resource, subprocess, sys, threading, time
 import av, numpy as np, PIL.Image
-from pipeline.confining import filter_calls, limit_resources
+from pipeline.jailed.confining import filter_calls, limit_resources
 gate, results = threading.Event(), {}
 def attempt(name, work):
     try:

@@ -26,7 +26,7 @@ from av.video.reformatter import (
     VideoReformatter,
 )
 
-from pipeline.tones import Picture, Transfer, over_black, to_sdr
+from pipeline.jailed.tones import Picture, Transfer, over_black, to_sdr
 from schemas.errors import VideoError
 
 # The same bytes with and without vector instructions; chroma is interpolated, not repeated.

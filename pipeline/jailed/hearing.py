@@ -15,8 +15,8 @@ import av.error
 import av.filter
 import numpy as np
 
-from pipeline.frames import Tally, decode_stream
-from pipeline.opening import open_sound
+from pipeline.jailed.frames import Tally, decode_stream
+from pipeline.jailed.opening import open_sound
 from pipeline.placing import (
     HELD_WINDOWS,
     PlacedSound,
