@@ -22,7 +22,7 @@ demo: $(READY)
 	@$(BIN)/pipeline demo $(if $(VIDEOS),'$(VIDEOS)')
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 check: $(READY)
 	$(BIN)/ruff check .
