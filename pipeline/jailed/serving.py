@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
@@ -85,7 +86,7 @@ def _decode(
 ) -> None:
     layout = SlotLayout.of(picture_bytes)
     owner.free_slots = list(range(layout.num_slots))
-    converter = Converter(sizes=sizes, preview_height=preview_height)
+    converter = _converter(tuple((name, *size) for name, size in sizes.items()), preview_height)
     sampler = VideoSampler(
         path,
         window=Window(**window),
@@ -132,6 +133,13 @@ def _decode(
             **fields,
         )
         previous = sample.picture
+
+
+@functools.lru_cache(maxsize=1)
+def _converter(sizes: tuple[tuple[str, int, int], ...], preview_height: int | None) -> Converter:
+    # Kept from video to video: the scalers' tables fit the next one of the same format.
+    by_name = {name: (width, height) for name, width, height in sizes}
+    return Converter(sizes=by_name, preview_height=preview_height)
 
 
 def _sound(
