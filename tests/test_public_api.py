@@ -60,7 +60,8 @@ def test_the_list_of_names_is_sorted_and_without_repetition(package):
 
 
 @pytest.mark.parametrize(
-    ("package", "name"), [(package, name) for package, names in EXPORTS.items() for name in names]
+    ("package", "name"),
+    [(package, name) for package, names in EXPORTS.items() for name in sorted(names)],
 )
 def test_every_public_name_can_be_imported_and_says_what_it_is(package, name):
     value = getattr(importlib.import_module(package), name)
