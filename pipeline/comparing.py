@@ -86,6 +86,9 @@ def compare_backends(
             assert isinstance(outcome, DecodeOutcome)
             found = [clip for clip in clips if isinstance(clip, ClipFrames)]
             seconds = time.monotonic() - began
+            if not found:
+                results.append(DecodeComparison(way=way, problem="no frame can be decoded"))
+                continue
             reference = reference or found
             results.append(_compare(way, found, outcome, reference, seconds=seconds))
     return probe, results

@@ -56,7 +56,7 @@ def probe_source(source: Source, *, limits: DecodeLimits, process: DecoderProces
         answers = process.request(request, duration_seconds=size_bytes / _READ_BYTES_PER_SECOND)
         for answer, _ in answers:
             try:
-                facts = _read_facts(answer)
+                facts = _read_facts(answer, max_duration_seconds=limits.max_duration_seconds)
             except Nonsense as error:
                 process.kill()
                 detail = f"the decoder process sent nonsense: {error}"
@@ -68,9 +68,13 @@ def probe_source(source: Source, *, limits: DecodeLimits, process: DecoderProces
     return probe
 
 
-def _read_facts(answer: dict[str, Any]) -> dict[str, Any]:
-    facts = mapping(answer, "facts")
-    return {name: read(facts, name) for name, read in _FACTS.items()}
+def _read_facts(answer: dict[str, Any], *, max_duration_seconds: float) -> dict[str, Any]:
+    told = mapping(answer, "facts")
+    facts = {name: read(told, name) for name, read in _FACTS.items()}
+    # A plan has a row for every few clips: a video of a million years would be planned for ever.
+    if not 0 <= facts["last_seconds"] - facts["first_seconds"] <= max_duration_seconds:
+        raise Nonsense("longer than a video may be")
+    return facts
 
 
 def _check_span(probe: Probe) -> None:

@@ -126,7 +126,9 @@ def _compare_decoders(path: str, *, fps: float, max_samples: int, as_json: bool)
         raise UsageError(f"--decode {path} must be one video")
     probe, results = compare_backends(source, fps=fps, max_samples=max_samples)
     by_record = [result for result in results if result.way.startswith("pyav")]
-    ok = all(not r.num_other_times and not r.max_difference for r in by_record if not r.problem)
+    ok = not results[0].problem and all(
+        not r.num_other_times and not r.max_difference for r in by_record if not r.problem
+    )
     if as_json:
         document = {
             "ok": ok,
@@ -149,10 +151,11 @@ def _compare_decoders(path: str, *, fps: float, max_samples: int, as_json: bool)
     for result in results:
         if result.problem:
             click.echo(f"{result.way}: not used: {result.problem}")
-    click.echo(
-        f"Beside {results[0].way}: samples with another time of display; difference of pictures at"
-        f" {SIZE[0]} x {SIZE[1]} in levels of 255."
-    )
+    if not results[0].problem:
+        click.echo(
+            f"Beside {results[0].way}: samples with another time of display; difference of pictures"
+            f" at {SIZE[0]} x {SIZE[1]} in levels of 255."
+        )
     return 0 if ok else 1
 
 
@@ -200,7 +203,7 @@ def _check_import_names() -> Iterator[Check]:
 
 
 def _check_ffmpeg() -> Iterator[Check]:
-    hint = "install imageio-ffmpeg; only the demo needs it"
+    hint = "install imageio-ffmpeg; only the demo and the backend ffmpeg need it"
     try:
         import imageio_ffmpeg
 
@@ -245,12 +248,14 @@ def _describe_filter(unfiltered: str) -> str:
 def _check_gpu() -> Iterator[Check]:
     import torch
 
+    from pipeline.pool import num_cores
+
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         yield _good("gpu", ", ".join(names))
     else:
         yield _good("gpu", "none: encoders run on the CPU")
-    yield _good("cores", str(len(os.sched_getaffinity(0))))
+    yield _good("cores", str(num_cores()))
 
 
 def _check_folder(folder: Path) -> Iterator[Check]:

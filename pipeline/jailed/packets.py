@@ -27,7 +27,7 @@ KEPT_BYTES = 8 * 1024 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class PacketTable:
-    """The packets of the chosen video stream in the order of decoding; 29 bytes each."""
+    """The packets of the chosen video stream in the order of decoding; 30 bytes each."""
 
     time_base: Fraction
     container: str

@@ -53,7 +53,6 @@ class FrameSelector:
         self._tally = tally
         self._skips = skips_disposable
         self._max_pixels = max_pixels
-        self._complaints = num_complaints()
 
     def sample(self, runs: Sequence[Run], convert: Convert[Picture]) -> Sampled[Picture]:
         """The samples of some runs of the schedule. NotSelectable: see above. VideoError."""
@@ -121,6 +120,9 @@ class FrameSelector:
         self._context.flush_buffers()
 
     def _send(self, packet: Any) -> Sequence[Any]:
+        # Of the decoder only: what the demuxer meets on the way depends on which parts of the file
+        # this process reads.
+        before = num_complaints()
         try:
             frames: Sequence[Any] = self._context.decode(packet)
         except MemoryError as error:
@@ -129,7 +131,7 @@ class FrameSelector:
             return ()
         except av.error.FFmpegError as error:
             raise NotSelectable("a packet does not decode") from error
-        if num_complaints() != self._complaints:
+        if num_complaints() != before:
             raise NotSelectable("the decoder complains")
         return frames
 

@@ -168,6 +168,22 @@ def test_one_process_serves_many_videos_but_not_for_ever(
     assert pids[0] == pids[1] == pids[2] != pids[3]
 
 
+FACTS = {
+    "container": "mov",
+    "codec": "h264",
+    "width": 160,
+    "height": 120,
+    "average_fps": 25.0,
+    "num_packets": 125,
+    "first_seconds": 0.0,
+    "last_seconds": 4.96,
+    "duration_seconds": 5.0,
+    "has_audio": False,
+    "truncated": False,
+    "times_go_back": False,
+}
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -181,6 +197,8 @@ def test_one_process_serves_many_videos_but_not_for_ever(
         {"kind": "facts"},
         {"kind": "facts", "facts": {"width": 1}},
         {"kind": "facts", "facts": None},
+        {"kind": "facts", "facts": FACTS | {"last_seconds": 1e15}},
+        {"kind": "facts", "facts": FACTS | {"last_seconds": -1.0}},
         {"kind": "done"},
         {"kind": "cancelled"},
         {"kind": "start_again", "order": "all", "why": ""},

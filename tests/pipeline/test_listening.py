@@ -100,6 +100,11 @@ SOUND = np.zeros(RATE, np.float32)
         pytest.param({"kind": "sound", "index": 1, "heard": True}, SOUND, id="another window"),
         pytest.param({"kind": "sound", "index": 0, "heard": 1}, SOUND, id="no flag"),
         pytest.param({"kind": "sound", "index": 0, "heard": True}, SOUND[1:], id="too short"),
+        pytest.param(
+            {"kind": "sound", "index": 0, "heard": True},
+            SOUND.view(np.uint8)[1:],
+            id="part of a sample",
+        ),
         pytest.param({"kind": "sound", "index": 0, "heard": True}, SOUND + np.nan, id="no number"),
         pytest.param({"kind": "sound", "index": 0, "heard": True}, SOUND + 2, id="too loud"),
         pytest.param({"kind": "sample", "k": 0}, SOUND, id="a picture"),

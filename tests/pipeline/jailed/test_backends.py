@@ -238,6 +238,20 @@ def test_another_decoders_failure_is_not_the_videos(
     assert [(v.order, v.why) for v in sidecar.videos] == [("selected", f"{backend} {reason}")]
 
 
+def test_doctor_says_that_a_file_does_not_decode(plain_clip: Clip, tmp_path: Path) -> None:
+    content = plain_clip.path.read_bytes()
+    start = content.index(b"mdat") + 4
+    stop = max(content.find(b"moov", start) - 4, start)  # where it is ahead, to the end
+    stop = stop if stop > start else len(content)
+    damaged = tmp_path / "damaged.mp4"
+    damaged.write_bytes(content[:start] + bytes(stop - start) + content[stop:])
+    path = str(damaged)
+    result = CliRunner().invoke(doctor, ["--decode", path, "--json"], standalone_mode=False)
+    found = json.loads(result.output)
+    assert not found["ok"]
+    assert found["decoders"][0]["problem"] == "no frame can be decoded"
+
+
 def test_doctor_compares_the_decoders_on_a_file(plain_clip: Clip) -> None:
     path = str(plain_clip.path)
     result = CliRunner().invoke(doctor, ["--decode", path, "--json"], standalone_mode=False)

@@ -392,6 +392,13 @@ def test_errors_and_complaints(monkeypatch: pytest.MonkeyPatch) -> None:
         decode_script(ScriptedDecoder(60))
 
 
+def test_complaints_between_packets_are_not_the_decoder_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demuxer's: which it makes depends on the parts of the file that a process reads."""
+    counts = itertools.count()
+    monkeypatch.setattr("pipeline.jailed.selecting.num_complaints", lambda: next(counts) // 2)
+    assert decode_script(ScriptedDecoder(60)) == [0, 25, 50]
+
+
 @pytest.mark.parametrize(
     ("codec", "num_layers", "expected"),
     [
