@@ -241,7 +241,10 @@ class Decoding:
         if answer.get("slot") is not None:
             slot = whole(answer, "slot")
             shapes = self._read_shapes(mapping(answer, "pictures"))
-            arrays = read_slot(exchange.process.memory, self._layout, slot, shapes)
+            try:
+                arrays = read_slot(exchange.process.memory, self._layout, slot, shapes)
+            except ValueError as error:
+                raise Nonsense(str(error)) from error
             exchange.send({"kind": "free", "slot": slot})
             picture = _Picture(arrays, _read_shape(answer), self._num_problems)
         elif previous is not None:
@@ -258,10 +261,12 @@ class Decoding:
 
     def _read_shapes(self, pictures: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         shapes = {name: tuple(wholes(pictures, name)) for name in pictures}
-        expected = {name: (height, width, 3) for name, (width, height) in self._sizes.items()}
+        expected: dict[str, tuple[int, ...]] = {
+            name: (height, width, 3) for name, (width, height) in self._sizes.items()
+        }
         if self._preview_height is not None:
-            _, width, _ = shapes.get(PREVIEW, (0, 0, 0))
-            expected[PREVIEW] = (self._preview_height, width, 3)
+            width = shapes.get(PREVIEW, ())[1:2]
+            expected[PREVIEW] = (self._preview_height, *width, 3)
         if shapes != expected:
             raise Nonsense(f"pictures of {shapes} and not {expected}")
         return shapes
@@ -284,7 +289,7 @@ def _as_crash(exchange: Exchange) -> Iterator[None]:
     # A process that hostile input has taken over may say anything.
     try:
         yield
-    except (Nonsense, ValueError) as error:
+    except Nonsense as error:
         exchange.kill()
         raise VideoError("crashed", f"the decoder process sent nonsense: {error}") from error
 

@@ -190,18 +190,17 @@ class DecoderProcess:
         `shared_bytes` is how much memory both sides need to share for it.
         """
         assert self.is_idle
-        self._ensure()
-        try:
-            self.memory.grow(shared_bytes)
-            self.send(message)
-        except (
-            messages.PipeClosed,
-            messages.WaitedTooLong,
-        ):  # died while it was idle: not the next video's fault
-            self.kill()
+        for last_try in (False, True):
             self._ensure()
-            self.memory.grow(shared_bytes)
-            self.send(message)
+            try:
+                self.memory.grow(shared_bytes)
+                self.send(message)
+                break
+            except (messages.PipeClosed, messages.WaitedTooLong):
+                # It died while it was idle: not the next video's fault.
+                self.kill()
+                if last_try:
+                    raise WorkerDied("decoder processes die before they get work") from None
         self._num_videos += 1
         self.exchange = Exchange(self, duration_seconds=duration_seconds)
         return self.exchange

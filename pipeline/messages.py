@@ -15,8 +15,8 @@ from typing import Any
 
 HEADER = struct.Struct("<IQ")
 """Bytes of JSON, bytes of payload."""
-MAX_JSON_BYTES = 64 * 1024 * 1024
-MAX_PAYLOAD_BYTES = 2 * 1024**3
+MAX_JSON_BYTES = 4 * 1024 * 1024
+MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 
 
 class PipeClosed(Exception):

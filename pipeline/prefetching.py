@@ -76,6 +76,7 @@ class DecodeAhead:
             started = self._started.pop(id(piece))
         else:
             started = self._start(piece, order, self._pool.idle()[:1])
+            self._fill()
         if started.error is not None:
             raise started.error
         assert started.decoding is not None

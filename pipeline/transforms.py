@@ -138,10 +138,15 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
                 allow_programs=self._recipe.decode.backend == "ffmpeg",
             )
             pool.spawn()  # they start while the encoders load
+            try:
+                encoders = StreamEncoders(self._recipe)
+            except BaseException:
+                pool.close()
+                raise
             self._tools = BuildTools(
                 recipe=self._recipe,
                 layout=self._layout,
-                encoders=StreamEncoders(self._recipe),
+                encoders=encoders,
                 pool=pool,
                 progress=ProgressCounter(self._run_folder),
             )

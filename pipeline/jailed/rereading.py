@@ -24,12 +24,20 @@ class PacketReader:
     """Packets of one stream by their number in the table, forwards."""
 
     def __init__(
-        self, container: Any, stream: Any, *, table: PacketTable, alive: Callable[[], None]
+        self,
+        container: Any,
+        stream: Any,
+        *,
+        table: PacketTable,
+        alive: Callable[[], None],
+        reopen: Callable[[], tuple[Any, Any]],
     ) -> None:
+        """`reopen` opens the file again and gives (container, stream)."""
         self._container = container
         self._stream = stream
         self._table = table
         self._alive = alive
+        self._reopen = reopen
         self._position = 0
         self._packets: Iterator[Any] | None = None
         self._may_seek = table.container.startswith(_SEEKABLE)
@@ -68,7 +76,8 @@ class PacketReader:
         return bool(pts == self._table.pts[number] and packet.size == self._table.sizes[number])
 
     def _seek(self, first: int) -> None:
-        # Only a seek that is worth it; where it lands is looked up, never believed.
+        # Only a seek that is worth it; where it lands is looked up, never believed. A file in which
+        # it fails is read from its start: whether one is tried depends on the other processes.
         num_bytes = sum(self._table.sizes[self._position : first])
         if not self._may_seek or num_bytes <= SEEK_BYTES:
             return
@@ -76,17 +85,23 @@ class PacketReader:
             self._container.seek(self._seek_target(first), stream=self._stream)
             self._packets = None
             packet = self._next()
-        except av.error.FFmpegError as error:
-            raise NotSelectable("seeking fails") from error
+        except (av.error.FFmpegError, NotSelectable):
+            self._read_from_start()
+            return
         landed = first
         while landed > 0 and not self._is(packet, landed):
             landed -= 1
         if not self._is(packet, landed):
-            raise NotSelectable("seeking gives other packets")
+            self._read_from_start()
+            return
         rest = self._packets
         assert rest is not None
         self._packets = _chain(packet, rest)
         self._position = landed
+
+    def _read_from_start(self) -> None:
+        self._container, self._stream = self._reopen()
+        self._packets, self._position, self._may_seek = None, 0, False
 
     def _seek_target(self, first: int) -> int:
         # An index holds dts or pts; pts finds a packet by both, unless the next key frame is near.

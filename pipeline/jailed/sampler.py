@@ -7,7 +7,6 @@ do: "selected" (only what is wanted), "all" (every frame), "sorted" (every frame
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,15 +97,23 @@ class VideoSampler(Generic[Picture]):
             announce([first_k + segment[-1].stop_sample for segment in segments])
             selector = FrameSelector(
                 stream,
-                reader=PacketReader(container, stream, table=table, alive=self._alive),
+                reader=PacketReader(
+                    container,
+                    stream,
+                    table=table,
+                    alive=self._alive,
+                    reopen=lambda: stack.enter_context(self._open()),
+                ),
                 table=table,
                 schedule=schedule,
                 tally=self.tally,
                 skips_disposable=skips_disposable(stream, codec),
                 max_pixels=self._max_pixels,
             )
-            runs = list(itertools.chain.from_iterable(segments[part::num_parts]))
-            return (yield from selector.sample(runs, self._convert))
+            # Segment by segment, so that what goes wrong is met in the same order by any number.
+            for segment in segments[part::num_parts]:
+                yield from selector.sample(segment, self._convert)
+            return schedule.samples.end_seconds
 
     def by_backend(self, name: str) -> Sampled[Picture]:
         """What is wanted, by another decoder. NotSelectable: leave it to PyAV. VideoError."""
@@ -188,7 +195,10 @@ def _load_backend(name: str) -> Backend:
 
 
 def _recall(path: str) -> PacketTable | None:
-    return _tables.get(_identity(path))
+    identity = _identity(path)
+    if identity in _tables:
+        _tables.move_to_end(identity)
+    return _tables.get(identity)
 
 
 def _remember(path: str, table: PacketTable) -> None:

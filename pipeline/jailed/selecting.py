@@ -20,7 +20,7 @@ from pipeline.jailed.opening import check_pixels, pixel_limit
 from pipeline.jailed.packets import PacketTable
 from pipeline.jailed.rereading import PacketReader
 from pipeline.jailed.scheduling import DISPOSABLE_CODECS, NotSelectable, Run, Schedule
-from pipeline.sampling import Convert, Picture, Sampled
+from pipeline.sampling import Convert, Picture, Sampled, SampledFrame
 from schemas.errors import VideoError
 
 CHECKED_PACKETS = 16
@@ -55,8 +55,12 @@ class FrameSelector:
         self._max_pixels = max_pixels
 
     def sample(self, runs: Sequence[Run], convert: Convert[Picture]) -> Sampled[Picture]:
-        """The samples of some runs of the schedule. NotSelectable: see above. VideoError."""
+        """The samples of some runs of the schedule. NotSelectable: see above. VideoError.
+
+        The last sample is given when all that comes after it in the runs is checked.
+        """
         samples, ticks = self._schedule.samples, self._schedule.ticks
+        held: SampledFrame[Picture] | None = None
         for run in runs:
             due = self._schedule.due[run.first_due : run.stop_due].tolist()
             next_sample = run.first_sample
@@ -70,10 +74,14 @@ class FrameSelector:
                     continue
                 picture = convert(frame)
                 while next_sample < run.stop_sample and samples.ranks[next_sample] == rank:
-                    yield samples.sample(next_sample, picture)
+                    if held is not None:
+                        yield held
+                    held = samples.sample(next_sample, picture)
                     next_sample += 1
             if due:
                 raise NotSelectable("a due frame does not come")
+        if held is not None:
+            yield held
         return samples.end_seconds
 
     def _decode(self, run: Run) -> Iterator[Any]:

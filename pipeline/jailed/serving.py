@@ -47,8 +47,8 @@ def serve(owner: Owner, request: dict[str, Any]) -> None:
             owner.answer("reject", reason="out_of_memory", detail="limits.memory_bytes")
         else:
             owner.answer("bug", traceback=traceback.format_exc())
-    except NotSelectable as error:
-        tried = request["order"]
+    except NotSelectable as error:  # of a decode request
+        tried = request.get("order")
         order = "all" if tried == "selected" else "selected"
         owner.answer("start_again", order=order, why=str(error))
     except TimesGoBack:

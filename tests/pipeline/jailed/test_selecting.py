@@ -162,6 +162,21 @@ def test_packets_that_are_read_again_give_the_same(
         assert_same(selected, reference(name).samples(window), str(window))
 
 
+@pytest.mark.parametrize("wrong", ["far", "fails"])
+def test_a_seek_that_goes_wrong_costs_nothing_but_time(
+    wrong: str, shelf: StructureShelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether one is tried depends on how many processes share a video."""
+    path = shelf["h264_closed.mp4"]
+    expected = select(path, Window(fps=0.5))
+    reading_again(monkeypatch, seeking=True)
+    if wrong == "fails":
+        monkeypatch.setattr(PacketReader, "_seek_target", lambda *_: 2**62)
+    else:
+        monkeypatch.setattr(PacketReader, "_seek_target", lambda self, _: self._table.pts[-1])
+    assert select(path, Window(fps=0.5, first_k=1)).samples == expected.samples[1:]
+
+
 @pytest.mark.parametrize("seeking", [False, True])
 def test_packets_that_are_others_when_read_again_are_refused(
     seeking: bool, shelf: StructureShelf, monkeypatch: pytest.MonkeyPatch
@@ -280,7 +295,11 @@ class ScriptedDecoder:
 
 
 def decode_script(
-    decoder: ScriptedDecoder, converted: list[int] | None = None, *, fps: float = 1
+    decoder: ScriptedDecoder,
+    converted: list[int] | None = None,
+    *,
+    fps: float = 1,
+    given: list[int] | None = None,
 ) -> list[int]:
     """60 frames in 3 GOPs: at 1 fps those at 0, 25 and 50, by a decoder without a file."""
     table = PacketTable(time_base=Fraction(1, 25), container="mov")
@@ -292,7 +311,9 @@ def decode_script(
         table.keep(number, num_bytes=0)
     selector = FrameSelector(
         decoder,
-        reader=PacketReader(None, decoder, table=table, alive=lambda: None),
+        reader=PacketReader(
+            None, decoder, table=table, alive=lambda: None, reopen=lambda: (None, decoder)
+        ),
         table=table,
         schedule=(schedule := scheduling.schedule_runs(table, Window(fps=fps))),
         tally=Tally(),
@@ -305,7 +326,22 @@ def decode_script(
             converted.append(frame.pts)
         return int(frame.pts)
 
-    return [sample.picture for sample in selector.sample(schedule.runs, convert)]
+    pictures = []
+    for sample in selector.sample(schedule.runs, convert):
+        pictures.append(sample.picture)
+        if given is not None:
+            given.append(sample.picture)
+    return pictures
+
+
+def test_the_last_sample_comes_when_all_is_checked() -> None:
+    """The owner goes on to another process then, and would miss what is wrong with the rest."""
+    decoder = ScriptedDecoder(60)
+    decoder.frames[59] = []  # after the last sample
+    given: list[int] = []
+    with pytest.raises(NotSelectable, match=MISSING):
+        decode_script(decoder, given=given)
+    assert given == [0, 25]
 
 
 def test_a_frame_is_converted_only_for_a_sample() -> None:
