@@ -142,6 +142,7 @@ _OPENAT = (257, 56)
 _CLONE = (56, 220)
 _CLONE3 = (435, 435)
 _PRLIMIT = (302, 261)
+_TGKILL = (234, 131)
 _SECCOMP = (317, 277)
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Which number of a call, and AUDIT_ARCH of it."""
@@ -215,6 +216,12 @@ def _filter(column: int, architecture: int, *, allow_programs: bool) -> Iterator
     # Limits of its own only.
     not_itself = (_step(_EQUAL, 0, when_true=1), _step(_RETURN, _FAIL | errno.EPERM))
     yield from _with_argument(_PRLIMIT[column], 0, not_itself)
+    if not allow_programs:  # a process may abort, but not end another one
+        itself = (
+            _step(_EQUAL, os.getpid(), when_true=1),
+            _step(_RETURN, _FAIL | errno.EPERM),
+        )
+        yield from _with_argument(_TGKILL[column], 0, itself)
     yield _step(_RETURN, _ALLOW)
 
 

@@ -12,7 +12,7 @@ import pytest
 from pipeline.jailed import confining
 
 PROGRAM = """
-import json, os, resource, subprocess, sys, threading, time
+import ctypes, json, os, resource, subprocess, sys, threading, time
 import av, numpy as np, PIL.Image
 from pipeline.jailed.confining import filter_calls, limit_resources
 gate, results = threading.Event(), {}
@@ -46,6 +46,12 @@ def fork():
 attempt("fork", fork)
 attempt("its own limits", lambda: resource.prlimit(0, resource.RLIMIT_CORE))
 attempt("limits of others", lambda: resource.prlimit(os.getppid(), resource.RLIMIT_CORE))
+def signal_thread(pid):
+    number = {"x86_64": 234, "aarch64": 131}[os.uname().machine]
+    if ctypes.CDLL(None, use_errno=True).syscall(number, pid, pid, 0):
+        raise OSError(ctypes.get_errno(), "tgkill")
+attempt("signal to itself", lambda: signal_thread(os.getpid()))
+attempt("signal to others", lambda: signal_thread(os.getppid()))
 attempt("directory", lambda: os.listdir("/"))
 np.linalg.inv(np.eye(50))
 PIL.Image.new("RGB", (9, 9)).resize((5, 5), PIL.Image.Resampling.BICUBIC)
@@ -62,8 +68,8 @@ def test_what_a_filtered_process_can_do(programs: str, denied: int) -> None:
         [sys.executable, "-P", "-c", PROGRAM, programs],
         capture_output=True,
         text=True,
-        cwd=Path(confining.__file__).parents[1],
-        env={"PYTHONPATH": str(Path(confining.__file__).parents[1])},
+        cwd=Path(confining.__file__).parents[2],
+        env={"PYTHONPATH": str(Path(confining.__file__).parents[2])},
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -79,6 +85,8 @@ def test_what_a_filtered_process_can_do(programs: str, denied: int) -> None:
         "fork": denied,
         "its own limits": 0,
         "limits of others": EPERM,
+        "signal to itself": 0,
+        "signal to others": denied,
         "directory": 0,
     }
 
