@@ -65,10 +65,8 @@ def compare_backends(
         piece = cut_pieces(probe, recipe, shard_clips=max_samples, clip_bytes=1)[0]
         results: list[DecodeComparison] = []
         reference: list[ClipFrames] = []
-        for way, order in WAYS:
-            began = time.monotonic()
-            if order == "all" and probe.times_go_back:
-                order = "sorted"
+
+        def decode(order: Order) -> tuple[list[ClipFrames], DecodeOutcome]:
             decoding = Decoding(
                 piece,
                 path=str(to_path(source.uri)),
@@ -77,19 +75,32 @@ def compare_backends(
                 processes=[process],
                 order=order,
             )
+            *clips, outcome = decoding.clips()
+            assert isinstance(outcome, DecodeOutcome)
+            return [clip for clip in clips if isinstance(clip, ClipFrames)], outcome
+
+        for way, order in WAYS:
+            began = time.monotonic()
             try:
-                *clips, outcome = decoding.clips()
+                try:
+                    found, outcome = decode(order)
+                except StartAgain as again:
+                    if order != "all":
+                        raise
+                    found, outcome = decode(again.order)  # all, and sorted
             except (VideoError, StartAgain) as error:
                 why = error.why if isinstance(error, StartAgain) else str(error)
                 results.append(DecodeComparison(way=way, problem=why))
                 continue
-            assert isinstance(outcome, DecodeOutcome)
-            found = [clip for clip in clips if isinstance(clip, ClipFrames)]
-            seconds = time.monotonic() - began
-            if not found:
-                results.append(DecodeComparison(way=way, problem="no frame can be decoded"))
+            if order == "all":
+                reference = found
+            problem = "" if found else "no frame can be decoded"
+            if found and not reference:
+                problem = f"there is nothing to compare its {len(found)} samples with"
+            if problem:
+                results.append(DecodeComparison(way=way, problem=problem))
                 continue
-            reference = reference or found
+            seconds = time.monotonic() - began
             results.append(_compare(way, found, outcome, reference, seconds=seconds))
     return probe, results
 

@@ -53,19 +53,37 @@ def probe_source(source: Source, *, limits: DecodeLimits, process: DecoderProces
             "max_pixels": limits.max_pixels,
             "max_duration_seconds": limits.max_duration_seconds,
         }
-        answers = process.request(request, duration_seconds=size_bytes / _READ_BYTES_PER_SECOND)
-        for answer, _ in answers:
-            try:
-                facts = _read_facts(answer, max_duration_seconds=limits.max_duration_seconds)
-            except Nonsense as error:
-                process.kill()
-                detail = f"the decoder process sent nonsense: {error}"
-                raise VideoError("crashed", detail) from error
-            probe = replace(probe, **facts)
+        duration = size_bytes / _READ_BYTES_PER_SECOND
+        try:
+            facts = _ask(request, limits=limits, process=process, duration_seconds=duration)
+        except VideoError as error:
+            # A decoder process may be killed for what is no fault of the video's, once.
+            if error.reason != "crashed":
+                raise
+            facts = _ask(request, limits=limits, process=process, duration_seconds=duration)
+        probe = replace(probe, **facts)
         _check_span(probe)
     except VideoError as error:
         return probe.rejected(error.reason, error.detail)
     return probe
+
+
+def _ask(
+    request: dict[str, Any],
+    *,
+    limits: DecodeLimits,
+    process: DecoderProcess,
+    duration_seconds: float,
+) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for answer, _ in process.request(request, duration_seconds=duration_seconds):
+        try:
+            facts = _read_facts(answer, max_duration_seconds=limits.max_duration_seconds)
+        except Nonsense as error:
+            process.kill()
+            detail = f"the decoder process sent nonsense: {error}"
+            raise VideoError("crashed", detail) from error
+    return facts
 
 
 def _read_facts(answer: dict[str, Any], *, max_duration_seconds: float) -> dict[str, Any]:

@@ -97,7 +97,9 @@ class _ProbeVideo(beam.DoFn):  # type: ignore[misc]
         self._progress = ProgressCounter(self._run_folder)
 
     def process(self, source: Source) -> Iterator[Probe]:
-        yield probe_source(source, limits=self._limits, process=self._process)
+        with self._run_folder.reported_errors():
+            probe = probe_source(source, limits=self._limits, process=self._process)
+        yield probe
         self._progress(probed=1)
 
     def teardown(self) -> None:

@@ -22,7 +22,8 @@ from pipeline.cli.show import (
     print_table,
     set_verbosity,
 )
-from schemas.errors import UsageError, VideoError, WorkerDied
+from schemas.errors import SourceError, VideoError, WorkerDied
+from schemas.video import Source
 
 if TYPE_CHECKING:
     from pipeline.comparing import DecodeComparison
@@ -119,12 +120,12 @@ def doctor(
 
 def _compare_decoders(path: str, *, fps: float, max_samples: int, as_json: bool) -> int:
     from pipeline.comparing import SIZE, compare_backends
-    from pipeline.sources import read_sources
 
-    [source, *more] = read_sources([path]).sources
-    if more:
-        raise UsageError(f"--decode {path} must be one video")
-    probe, results = compare_backends(source, fps=fps, max_samples=max_samples)
+    source = Source(uri=str(Path(path).absolute()))
+    try:
+        probe, results = compare_backends(source, fps=fps, max_samples=max_samples)
+    except VideoError as error:
+        raise SourceError(f"{path}: {error.reason}: {error.detail}") from error
     by_record = [result for result in results if result.way.startswith("pyav")]
     ok = not results[0].problem and all(
         not r.num_other_times and not r.max_difference for r in by_record if not r.problem

@@ -27,6 +27,8 @@ class WantedFrames:
     container: str
     """Name of the demuxer."""
     stream_index: int
+    is_only_stream: bool
+    """Whether the file has no other video stream."""
     seconds: npt.NDArray[np.float64]
     """(N,) times of all frames that are shown, increasing."""
     ranks: npt.NDArray[np.int64]

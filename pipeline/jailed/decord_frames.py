@@ -24,6 +24,8 @@ def read_frames(path: str, wanted: WantedFrames, *, alive: Callable[[], None]) -
     """See `backends.Backend`."""
     if not wanted.container.startswith(_CONTAINERS):
         raise NotSelectable(f"decord is not trusted with {wanted.container}")
+    if not wanted.is_only_stream:
+        raise NotSelectable("decord chooses among video streams by itself")
     try:
         import decord
     except ImportError as error:
@@ -31,7 +33,7 @@ def read_frames(path: str, wanted: WantedFrames, *, alive: Callable[[], None]) -
     try:
         reader = decord.VideoReader(path, num_threads=1)
         spans = np.asarray(reader.get_frame_timestamp(range(len(reader))))
-    except decord.DECORDError as error:
+    except (decord.DECORDError, UnicodeEncodeError) as error:
         raise NotSelectable("decord does not open the file") from error
     starts = spans[:, 0].astype(np.float64) if len(spans) else np.zeros(0)
     relative = wanted.seconds - wanted.seconds[0]
@@ -46,4 +48,7 @@ def read_frames(path: str, wanted: WantedFrames, *, alive: Callable[[], None]) -
                 position += 1
         except (decord.DECORDError, StopIteration) as error:
             raise NotSelectable("decord does not decode a frame") from error
-        yield VideoFrame.from_ndarray(picture.asnumpy(), format="rgb24")
+        picture_HWC = picture.asnumpy()
+        if picture_HWC.ndim != 3 or picture_HWC.shape[2] != 3:  # of very narrow videos
+            raise NotSelectable("decord gives something else than RGB")
+        yield VideoFrame.from_ndarray(picture_HWC, format="rgb24")

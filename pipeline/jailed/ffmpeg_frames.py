@@ -21,6 +21,8 @@ from pipeline.jailed.backends import WantedFrames, check_times
 from pipeline.jailed.opening import OPTIONS, check_pixels
 from pipeline.jailed.scheduling import NotSelectable
 
+_PLACE = "INPUT"
+"""Stands for the path, which need not be text to ffmpeg-python."""
 MAX_FRAMES = 2000
 """More do not fit into one argument of a command line."""
 
@@ -61,7 +63,7 @@ def ffmpeg_command(path: str, wanted: WantedFrames) -> list[str]:
     options = dict(OPTIONS)
     if not wanted.container.startswith("mov"):
         del options["enable_drefs"]  # a private option of that demuxer
-    source = ffmpeg.input(f"file:{path}", threads=1, **options)
+    source = ffmpeg.input(_PLACE, threads=1, **options)
     chosen = source[str(wanted.stream_index)].filter("select", _choose(wanted.ranks.tolist()))
     output = chosen.output(
         "pipe:1",
@@ -74,7 +76,7 @@ def ffmpeg_command(path: str, wanted: WantedFrames) -> list[str]:
         threads=1,
     ).global_args("-copyts", "-nostdin", "-v", "quiet", "-filter_threads", "1")
     arguments: list[str] = ffmpeg.compile(output, cmd=ffmpeg_program())
-    return arguments
+    return [f"file:{path}" if argument == _PLACE else argument for argument in arguments]
 
 
 def _shift_seconds(wanted: WantedFrames) -> float:

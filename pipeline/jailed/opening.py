@@ -48,7 +48,8 @@ _FOR_FEW = (
 def open_video(path: str, *, max_pixels: int) -> Iterator[tuple[Any, Any]]:
     """(container, video stream) of a local file.
 
-    Of several streams the one with the most pixels that is not a cover picture; at a tie the first.
+    Of several streams the one with the most pixels that is not a cover picture; at a tie the one
+    flagged as default, else the first.
     VideoError: not_found, unreadable, empty_file, not_a_video, refused_format, no_video_stream,
     unsupported_codec, too_many_pixels.
     """
@@ -110,7 +111,10 @@ def _choose_stream(container: Any, *, max_pixels: int) -> Any:
     with_decoder = [stream for stream in streams if stream.codec_context is not None]
     if not with_decoder:
         raise VideoError("unsupported_codec", "no decoder for any video stream")
-    stream = max(with_decoder, key=lambda s: (s.width or 0) * (s.height or 0))
+    stream = max(
+        with_decoder,
+        key=lambda s: ((s.width or 0) * (s.height or 0), bool(s.disposition & Disposition.default)),
+    )
     check_pixels(stream.width or 0, stream.height or 0, max_pixels=max_pixels)
     return stream
 

@@ -124,11 +124,12 @@ class VideoSampler(Generic[Picture]):
             _, seconds, samples = choose_by_packets(table, self._window)
             self._check_duration(seconds)
             self.tally.sample_aspect = float(stream.sample_aspect_ratio or 1) or 1.0
-            stream_index = stream.index
+            stream_index, num_streams = stream.index, len(container.streams.video)
         ranks = np.unique(samples.ranks)
         wanted = WantedFrames(
             container=table.container,
             stream_index=stream_index,
+            is_only_stream=num_streams == 1,
             seconds=seconds,
             ranks=ranks,
             max_pixels=self._max_pixels,

@@ -6,13 +6,14 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.probing import probe_source, read_probes, select_unprobed, write_probes
+from schemas.errors import VideoError
 from schemas.recipe import DecodeLimits
 from schemas.video import Probe, Source
 
@@ -112,3 +113,23 @@ def test_the_newest_probe_counts(process: DecoderProcess, tmp_path: Path) -> Non
     write_probes([new], layout)
     assert read_probes(layout) == [new] != [old]
     assert len(layout.extensions(layout.probes)) == 2
+
+
+def test_a_process_that_is_killed_once_costs_nothing(
+    clips: ClipShelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with DecoderProcess(DecodeLimits()) as process:
+        request, pids = process.request, []
+
+        def request_and_kill(*args: Any, **kwargs: Any) -> Any:
+            answers = request(*args, **kwargs)
+            if not pids:
+                process.spawn()
+                assert process.pid is not None
+                pids.append(process.pid)
+                raise VideoError("crashed", "signal SIGKILL")
+            return answers
+
+        monkeypatch.setattr(process, "request", request_and_kill)
+        assert probe(process, clips["25.mp4"].path).status == "ok"
+        assert pids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
@@ -26,11 +27,11 @@ from pipeline.planning import cut_pieces, estimate_clip_bytes, extend_plan
 from pipeline.pool import DecoderPool
 from pipeline.probing import probe_source
 from pipeline.sharding import BuildTools, build_shard
-from schemas.errors import VideoError
+from schemas.errors import SourceError, VideoError
 from schemas.recipe import Recipe
 from schemas.sidecar import Sidecar
 from schemas.video import Source
-from tests.clips import MAKERS, Clip, ClipShelf, read_frame_number
+from tests.clips import MAKERS, Clip, ClipShelf, read_frame_number, run_ffmpeg
 
 TINY = Recipe.load("tiny")
 BACKENDS = ["ffmpeg", "decord"]
@@ -157,6 +158,7 @@ def test_a_decoder_that_is_not_installed_is_left_out(
     wanted = ffmpeg_frames.WantedFrames(
         container="mov",
         stream_index=0,
+        is_only_stream=True,
         seconds=np.zeros(1),
         ranks=np.zeros(1, np.int64),
         max_pixels=1,
@@ -169,6 +171,7 @@ def test_a_choice_of_many_frames_stays_a_short_expression() -> None:
     wanted = ffmpeg_frames.WantedFrames(
         container="mov",
         stream_index=0,
+        is_only_stream=True,
         seconds=np.arange(10**6) / 30,
         ranks=np.arange(0, 10**6, 10**6 // ffmpeg_frames.MAX_FRAMES, dtype=np.int64),
         max_pixels=1,
@@ -266,3 +269,53 @@ def test_doctor_compares_the_decoders_on_a_file(plain_clip: Clip) -> None:
     assert selected["max_difference"] == 0
     assert [way["num_other_times"] for way in found["decoders"]] == [0, 0, 0, 0]
     assert 0 < ways["ffmpeg"]["mean_difference"] < 4
+
+
+@needs_decord
+def test_decord_is_left_out_where_it_would_choose_another_stream(
+    tmp_path: Path, process: DecoderProcess
+) -> None:
+    path = tmp_path / "two.mp4"
+    source = "-f lavfi -i testsrc2=s=96x64:d=2 -f lavfi -i color=red:s=96x64:d=2"
+    run_ffmpeg(*f"{source} -map 0 -map 1 -c:v libx264 -pix_fmt yuv420p".split(), path)
+    with pytest.raises(StartAgain) as caught:
+        decode(path, process, order="decord")
+    assert caught.value.why == "decord chooses among video streams by itself"
+
+
+@needs_decord
+def test_decord_is_left_out_where_it_gives_no_rgb(tmp_path: Path, process: DecoderProcess) -> None:
+    path = tmp_path / "narrow.mp4"
+    run_ffmpeg(
+        *["-f", "lavfi", "-i", "testsrc2=s=16x64:d=1", "-c:v", "libx264", "-pix_fmt", "yuv420p"],
+        path,
+    )
+    with pytest.raises(StartAgain) as caught:
+        decode(path, process, order="decord")
+    assert caught.value.why == "decord gives something else than RGB"
+
+
+@backends
+def test_a_name_that_is_no_text_is_taken_or_left(
+    backend: Order, plain_clip: Clip, tmp_path: Path, process: DecoderProcess
+) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.mp4"))
+    path.write_bytes(plain_clip.path.read_bytes())
+    if backend == "ffmpeg":
+        assert len(decode(path, process, order=backend)[0]) == 3
+    else:
+        with pytest.raises(StartAgain, match="does not open"):
+            decode(path, process, order=backend)
+
+
+@pytest.mark.parametrize("name", ["none.mp4", "empty.mp4", "text.mp4", "."])
+def test_doctor_says_what_is_wrong_with_a_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.mp4").touch()
+    (tmp_path / "text.mp4").write_text("no video")
+    path = str(tmp_path / name)
+    with pytest.raises(SourceError) as caught:
+        CliRunner().invoke(
+            doctor, ["--decode", path], standalone_mode=False, catch_exceptions=False
+        )
+    assert path in caught.value.message
+    assert caught.value.exit_code == 2
