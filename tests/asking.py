@@ -14,6 +14,7 @@ from schemas.plan import Piece
 from schemas.recipe import Recipe
 from schemas.video import Probe, Source
 from tests.clips import Clip
+from tests.pieces import make_piece
 
 ORDERS: tuple[Order, ...] = ("selected", "all", "sorted")
 
@@ -26,21 +27,12 @@ def recipe_at(fps: float = 1.0, **limits: Any) -> Recipe:
 
 def piece_of(path: Path, *, first_clip: int = 0, num_clips: int | None = None) -> Piece:
     """Some clips of a file, by default all of them."""
-    return Piece(
-        uri=str(path),
-        video_id="v",
-        content_sha256="",
-        size_bytes=0,
-        mtime_ns=0,
-        start_seconds=None,
-        end_seconds=None,
-        duration_seconds=1.0,
-        truncated=False,
-        has_audio=False,
+    return make_piece(
+        str(path),
+        "v",
         first_clip=first_clip,
         num_clips=num_clips or 0,
         is_last=num_clips is None,
-        estimated_bytes=0,
     )
 
 

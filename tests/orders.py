@@ -175,3 +175,16 @@ def reading_again(monkeypatch: pytest.MonkeyPatch, *, seeking: bool) -> None:
     """As of a long video: packets are not kept; `seeking`: every run is sought."""
     monkeypatch.setattr("pipeline.jailed.packets.KEPT_BYTES", 0)
     monkeypatch.setattr("pipeline.jailed.rereading.SEEK_BYTES", 0 if seeking else 2**40)
+
+
+def assert_same_when_read_again(
+    reference: Reference,
+    windows: Iterable[Window],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    seeking: bool,
+) -> None:
+    """Selected is all, in each window, though no packet was kept."""
+    reading_again(monkeypatch, seeking=seeking)
+    for window in windows:
+        assert_same(select(reference.path, window), reference.samples(window), str(window))

@@ -11,7 +11,14 @@ import pytest
 from pipeline.jailed import scheduling
 from pipeline.sampling import Window
 from schemas.errors import VideoError
-from tests.orders import Reference, Samples, assert_same, reading_again, select, select_or_why
+from tests.orders import (
+    Reference,
+    Samples,
+    assert_same,
+    assert_same_when_read_again,
+    select,
+    select_or_why,
+)
 
 RATES = (0.5, 2.0, 25.0)
 NOT_VIDEO = {".md", ".json", ".tsv", ".tar"}
@@ -106,10 +113,8 @@ def test_packets_that_are_read_again_give_the_same(
     reference: Callable[[str], Reference],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reading_again(monkeypatch, seeking=seeking)
-    for window in (Window(fps=0.5), Window(fps=2, first_k=1)):
-        selected = select(reference(name).path, window)
-        assert_same(selected, reference(name).samples(window), str(window))
+    windows = (Window(fps=0.5), Window(fps=2, first_k=1))
+    assert_same_when_read_again(reference(name), windows, monkeypatch, seeking=seeking)
 
 
 @pytest.mark.parametrize("name", VARIED)

@@ -12,7 +12,13 @@ from typing import Any
 
 import av.error
 
-from pipeline.jailed.opening import check_pixels, open_video, pixel_limit, read_packets
+from pipeline.jailed.opening import (
+    check_pixels,
+    open_video,
+    pixel_limit,
+    read_packets,
+    sample_aspect,
+)
 from pipeline.sampling import TimedFrame
 from schemas.errors import VideoError
 
@@ -57,7 +63,7 @@ def decode_frames(
         context.thread_count = 1
         context.options = pixel_limit(max_pixels)
         tally.stores_display_times = container.format.name != "avi"
-        tally.sample_aspect = float(stream.sample_aspect_ratio or 1) or 1.0
+        tally.sample_aspect = sample_aspect(stream)
         first_seconds: float | None = None
         for frame in decode_stream(container, stream, tally=tally, alive=alive):
             ticks = frame.dts if frame.pts is None else frame.pts

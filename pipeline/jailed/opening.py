@@ -161,6 +161,18 @@ def check_pixels(width: int, height: int, *, max_pixels: int) -> None:
         raise VideoError("too_many_pixels", f"{width} x {height} is more than {max_pixels} pixels")
 
 
+def check_duration(span_seconds: float, *, max_duration_seconds: float) -> None:
+    """VideoError: too_long."""
+    if span_seconds > max_duration_seconds:
+        detail = f"{span_seconds:.0f} s is more than {max_duration_seconds:.0f} s"
+        raise VideoError("too_long", detail)
+
+
+def sample_aspect(stream: Any) -> float:
+    """The width of a pixel over its height; 1 where the stream does not say."""
+    return float(stream.sample_aspect_ratio or 1) or 1.0
+
+
 def _describe(error: BaseException, path: str) -> str:
     # The message ends with the path, which the reject has already.
     text = str(getattr(error, "strerror", None) or error)

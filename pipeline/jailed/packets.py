@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.jailed.opening import open_video, read_packets
+from pipeline.jailed.opening import check_duration, open_video, read_packets
 from schemas.errors import VideoError
 
 TRUNCATION_SECONDS = 0.5
@@ -116,9 +116,7 @@ def read_packet_facts(
             raise VideoError("no_times", f"none of {len(table)} packets has a time")
         if times is None:
             raise VideoError("no_frames", "the video stream holds no packet")
-        if times.last - times.first > max_duration_seconds:
-            seconds = f"{times.last - times.first:.0f} s"
-            raise VideoError("too_long", f"{seconds} is more than {max_duration_seconds:.0f} s")
+        check_duration(times.last - times.first, max_duration_seconds=max_duration_seconds)
         missing = _missing_seconds(container, stream, times, file_end_seconds)
         # AVI has no times of display, only the order of decoding, which B-frames make another one.
         reordered = container.format.name == "avi" and stream.codec_context.has_b_frames

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pipeline.jailed.backends import Backend, WantedFrames
 from pipeline.jailed.frames import Tally, decode_frames
-from pipeline.jailed.opening import open_video
+from pipeline.jailed.opening import check_duration, open_video, sample_aspect
 from pipeline.jailed.packets import PacketTable, read_packet_table
 from pipeline.jailed.rereading import PacketReader
 from pipeline.jailed.scheduling import (
@@ -91,7 +91,7 @@ class VideoSampler(Generic[Picture]):
             check_selectable(table, codec=codec)
             schedule = schedule_runs(table, self._window)
             self._check_duration(schedule.seconds)
-            self.tally.sample_aspect = float(stream.sample_aspect_ratio or 1) or 1.0
+            self.tally.sample_aspect = sample_aspect(stream)
             segments = schedule.segments()
             first_k = schedule.samples.ks.start
             announce([first_k + segment[-1].stop_sample for segment in segments])
@@ -123,7 +123,7 @@ class VideoSampler(Generic[Picture]):
             check_packet_times(table)
             _, seconds, samples = choose_by_packets(table, self._window)
             self._check_duration(seconds)
-            self.tally.sample_aspect = float(stream.sample_aspect_ratio or 1) or 1.0
+            self.tally.sample_aspect = sample_aspect(stream)
             stream_index, num_streams = stream.index, len(container.streams.video)
         ranks = np.unique(samples.ranks)
         wanted = WantedFrames(
@@ -176,10 +176,8 @@ class VideoSampler(Generic[Picture]):
         )
 
     def _check_duration(self, seconds: npt.NDArray[np.float64]) -> None:
-        span = float(seconds[-1] - seconds[0])
-        if span > self._max_duration_seconds:
-            limit = f"{self._max_duration_seconds:.0f} s"
-            raise VideoError("too_long", f"{span:.0f} s is more than {limit}")
+        span_seconds = float(seconds[-1] - seconds[0])
+        check_duration(span_seconds, max_duration_seconds=self._max_duration_seconds)
 
     def _open(self) -> Any:
         return open_video(self._path, max_pixels=self._max_pixels)

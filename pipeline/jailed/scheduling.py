@@ -142,10 +142,10 @@ def schedule_runs(table: PacketTable, window: Window) -> Schedule:
     ticks = pts[display_order]
     if not samples.ks:
         raise NotSelectable("no sample in the window")
-    duration = float(table.durations[int(display_order[-1])] * table.time_base)
+    has_duration = table.durations[int(display_order[-1])] != 0
     keys = np.flatnonzero(np.frombuffer(table.is_key, np.bool_))
     sample_gops = np.searchsorted(keys, display_order[samples.ranks], side="right")
-    due = _due_ranks(samples, sample_gops, seconds, duration_seconds=duration, window=window)
+    due = _due_ranks(samples, sample_gops, seconds, has_duration=has_duration, window=window)
     packets = display_order[due]
     runs: list[Run] = []
     gops = np.searchsorted(keys, packets, side="right") - 1
@@ -182,7 +182,7 @@ def _due_ranks(
     gops: npt.NDArray[np.int64],
     seconds: npt.NDArray[np.float64],
     *,
-    duration_seconds: float,
+    has_duration: bool,
     window: Window,
 ) -> npt.NDArray[np.int64]:
     # A packet promises a frame, and a damaged one breaks it. So what decides about a time has to be
@@ -197,7 +197,7 @@ def _due_ranks(
     if window.stop_k is not None:
         stop = grid.time(window.stop_k) - TOLERANCE_SECONDS
         closing = min(closing, int(np.searchsorted(seconds, stop)))
-    before = max(0, last - 1) if closing == last and not duration_seconds else closing
+    before = max(0, last - 1) if closing == last and not has_duration else closing
     is_last = np.append(gops[1:] != gops[:-1], [True])
     after = np.minimum(samples.ranks[is_last] + 1, last)
     ranks = (samples.ranks, after, [0, before, closing])

@@ -34,6 +34,7 @@ from tests.clips import (
     run_ffmpeg,
     turned_by_matrix,
 )
+from tests.pieces import make_piece
 
 TIME_TOLERANCE = 2e-6
 RATES = ("1", "2", "3.7")
@@ -59,21 +60,13 @@ def piece_of(clip: Clip, recipe: Recipe, **changes: object) -> Piece:
     total = num_clips(
         len(clip.displayed(Fraction(str(recipe.sampling.fps)))), recipe.sampling.frames_per_clip
     )
-    piece = Piece(
-        uri=str(clip.path),
-        video_id="v",
-        content_sha256="",
-        size_bytes=0,
-        mtime_ns=0,
-        start_seconds=None,
-        end_seconds=None,
+    piece = make_piece(
+        str(clip.path),
+        "v",
         duration_seconds=float(clip.end - clip.times[0]),
         truncated=clip.truncated,
         has_audio=clip.has_audio,
-        first_clip=0,
         num_clips=total,
-        is_last=True,
-        estimated_bytes=0,
     )
     return replace(piece, **changes)  # type: ignore[arg-type]
 

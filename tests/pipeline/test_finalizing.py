@@ -16,11 +16,12 @@ from pipeline.layout import CacheLayout
 from schemas.account import Account, commonest_reasons
 from schemas.cache_info import CacheInfo
 from schemas.errors import CacheDamaged, CacheIncomplete, TooManyRejects
-from schemas.plan import Piece, ShardSpec
+from schemas.plan import ShardSpec
 from schemas.recipe import Recipe
 from schemas.reject import Reject
 from schemas.sidecar import SampleEntry, Sidecar
 from schemas.video import Probe, Source, sample_key
+from tests.pieces import make_piece
 
 RECIPE = Recipe.load("tiny")
 SAMPLE_BYTES = 2048
@@ -70,22 +71,7 @@ def make_sidecar(index: int, *videos: str, rejects: tuple[Reject, ...] = ()) -> 
 
 
 def make_spec(index: int) -> ShardSpec:
-    piece = Piece(
-        uri="/a",
-        video_id="a",
-        content_sha256="",
-        size_bytes=0,
-        mtime_ns=0,
-        start_seconds=None,
-        end_seconds=None,
-        duration_seconds=1.0,
-        truncated=False,
-        has_audio=False,
-        first_clip=0,
-        num_clips=1,
-        is_last=True,
-        estimated_bytes=1,
-    )
+    piece = make_piece("/a", "a", estimated_bytes=1)
     return ShardSpec(index=index, split="train", recipe_fingerprint="", pieces=(piece,))
 
 

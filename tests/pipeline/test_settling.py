@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.settling import settle_ids
-from schemas.plan import Piece, ShardSpec
+from schemas.plan import ShardSpec
 from schemas.video import Probe, Source, video_id_of
+from tests.pieces import make_piece
 
 
 def sha(content: str) -> str:
@@ -27,20 +28,12 @@ def probe(
 
 
 def planned(content: str, video_id: str, *, uri: str = "/planned.mp4") -> ShardSpec:
-    piece = Piece(
-        uri=uri,
-        video_id=video_id,
+    piece = make_piece(
+        uri,
+        video_id,
         content_sha256=sha(content),
         size_bytes=1,
         mtime_ns=1,
-        start_seconds=None,
-        end_seconds=None,
-        duration_seconds=1.0,
-        truncated=False,
-        has_audio=False,
-        first_clip=0,
-        num_clips=1,
-        is_last=True,
         estimated_bytes=1,
     )
     return ShardSpec(index=0, split="train", recipe_fingerprint="", pieces=(piece,))

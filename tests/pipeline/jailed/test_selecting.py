@@ -28,6 +28,7 @@ from tests.orders import (
     Reference,
     Samples,
     assert_same,
+    assert_same_when_read_again,
     reading_again,
     select,
     select_or_why,
@@ -156,10 +157,8 @@ def test_packets_that_are_read_again_give_the_same(
     reference: Callable[[str], Reference],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reading_again(monkeypatch, seeking=seeking)
-    for window in (Window(fps=2), Window(fps=25), Window(fps=2, first_k=3, stop_k=5)):
-        selected = select(reference(name).path, window)
-        assert_same(selected, reference(name).samples(window), str(window))
+    windows = (Window(fps=2), Window(fps=25), Window(fps=2, first_k=3, stop_k=5))
+    assert_same_when_read_again(reference(name), windows, monkeypatch, seeking=seeking)
 
 
 @pytest.mark.parametrize("wrong", ["far", "fails"])
