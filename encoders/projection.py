@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from encoders.base import EncoderSpec
+from encoders.base import EncoderSpec, Runtime, refuse_choices
+from schemas.recipe import EncoderSettings
 
 PATCH = 16
 """Pixels a side of a patch."""
@@ -42,26 +43,23 @@ class RandomProjection:
         return features_BTHWD.astype(np.float32, copy=False)
 
 
-def random_image_spec() -> EncoderSpec:
-    """64 x 64 pixels to 4 x 4 cells of 32 channels."""
-    return _spec("random-image", size=64, dim=32, sees="patch")
+def spec(settings: EncoderSettings, *, device: str) -> EncoderSpec:  # noqa: ARG001 - numpy only
+    """random-image: 64 x 64 pixels to 4 x 4 cells of 32; random-video: 48 x 48 to 3 x 3 of 48."""
+    refuse_choices(settings)
+    if settings.encoder == "random-image":
+        return _spec("random-image", size=64, dim=32, sees="patch")
+    sees = "patch + change since the frame before"
+    return _spec("random-video", size=48, dim=48, sees=sees)
 
 
-def random_video_spec() -> EncoderSpec:
-    """48 x 48 pixels to 3 x 3 cells of 48 channels."""
-    return _spec("random-video", size=48, dim=48, sees="patch + change since the frame before")
-
-
-def load_random_image(*, device: str) -> RandomProjection:  # noqa: ARG001 - numpy only
-    """random-image; `device` makes no difference."""
-    spec = random_image_spec()
-    return RandomProjection(spec, _signs(spec), uses_motion=False)
-
-
-def load_random_video(*, device: str) -> RandomProjection:  # noqa: ARG001 - numpy only
-    """random-video; `device` makes no difference."""
-    spec = random_video_spec()
-    return RandomProjection(spec, _signs(spec), uses_motion=True)
+def load(
+    spec: EncoderSpec,
+    *,
+    settings: EncoderSettings,
+    runtime: Runtime,  # noqa: ARG001 - numpy only
+) -> RandomProjection:
+    """The encoder; the device makes no difference."""
+    return RandomProjection(spec, _signs(spec), uses_motion=settings.encoder == "random-video")
 
 
 def _spec(name: str, *, size: int, dim: int, sees: str) -> EncoderSpec:

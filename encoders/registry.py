@@ -1,75 +1,92 @@
 """Encoders by name: built in, or plugged in through the entry-point group `reelcache.encoders`.
 
-An entry point names a module with two functions: `spec() -> EncoderSpec`, which reads no weights,
-and `load(*, device) -> Encoder`.
+An entry point names a module with two functions: `spec(settings, *, device) -> EncoderSpec`, which
+reads no weights into memory, and `load(spec, *, settings, runtime) -> Encoder`.
+docs/encoders.md has an example.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
 from importlib import metadata
-from typing import NamedTuple
+from typing import Any
 
-import numpy as np
-
-from encoders.base import Encoder, EncoderSpec
-from schemas.errors import RecipeError, UsageError
+from encoders.base import Encoder, EncoderSpec, Runtime
+from encoders.sound import SoundEncoder, SoundSpec
+from schemas.errors import RecipeError, UsageError, WeightsError
+from schemas.recipe import EncoderSettings
 from schemas.settings import nearest
 
 ENTRY_POINT_GROUP = "reelcache.encoders"
 
-_BUILT_IN = {
-    "random-image": "encoders.projection:random_image_spec:load_random_image",
-    "random-video": "encoders.projection:random_video_spec:load_random_video",
+_MODULES = {
+    "encoders.projection": ("random-image", "random-video"),
 }
-
-
-class _Entry(NamedTuple):
-    spec: Callable[[], EncoderSpec]
-    load: Callable[..., Encoder]
+"""Module -> the encoders in it; each has `spec` and `load`."""
+_SOUND_MODULES: dict[str, tuple[str, ...]] = {}
+_BUILT_IN = {name: module for module, names in _MODULES.items() for name in names}
+_SOUND = {name: module for module, names in _SOUND_MODULES.items() for name in names}
 
 
 def list_encoders() -> list[str]:
-    """All names, built in and plugged in, sorted."""
+    """Names of all encoders of pictures, built in and plugged in, sorted."""
     return sorted(_BUILT_IN.keys() | _plugged_in().keys())
 
 
-def encoder_spec(name: str) -> EncoderSpec:
-    """What an encoder is, without reading its weights. RecipeError: no such name."""
-    return _entry(name).spec()
+def list_sound_encoders() -> list[str]:
+    """Names of all encoders of sound, sorted."""
+    return sorted(_SOUND)
 
 
-def load_encoder(name: str, *, device: str = "cpu") -> Encoder:
-    """The encoder, ready to encode. RecipeError: no such name."""
-    return _entry(name).load(device=device)
+def encoder_spec(settings: EncoderSettings | str, *, device: str = "cpu") -> EncoderSpec:
+    """What an encoder is with these settings; without `weights` all but their digest.
 
-
-def check_encoder(encoder: Encoder) -> list[str]:
-    """The contract test that authors of plug-ins run: what is wrong, or an empty list.
-
-    Shape and dtype, finite values, the same result twice, no dependence on the rest of the batch,
-    and a response to the pixels.
+    RecipeError: no such name, or a setting that it has no choice of. WeightsError: there are no
+    weights where the settings say.
     """
-    spec = encoder.spec
-    rng = np.random.default_rng(0)
-    frames = rng.integers(0, 256, size=(3, 4, spec.height, spec.width, 3), dtype=np.uint8)
-    features = encoder.encode(frames)
-    expected = (3, 4, *spec.grid, spec.dim)
-    if features.shape != expected or features.dtype != np.float32:
-        return [f"encode gave {features.shape} {features.dtype}, expected {expected} float32"]
-    problems = []
-    if not np.isfinite(features).all():
-        problems.append("encode gave NaN or infinity")
-    if not np.array_equal(features, encoder.encode(frames), equal_nan=True):
-        problems.append("encode gave another result the second time")
-    alone = encoder.encode(frames[1:2])
-    if not np.allclose(alone, features[1:2], rtol=1e-3, atol=1e-3, equal_nan=True):
-        problems.append("a clip's features depend on the other clips of its batch")
-    if np.array_equal(features[0], features[1], equal_nan=True):
-        problems.append("two different clips have the same features")
-    return problems
+    settings = _of_name(settings)
+    spec: EncoderSpec = _module(settings.encoder).spec(settings, device=device)
+    return spec
+
+
+def load_encoder(settings: EncoderSettings | str, *, runtime: Runtime | None = None) -> Encoder:
+    """The encoder, ready to encode. Errors as of `encoder_spec`; DeviceError."""
+    settings, runtime = _of_name(settings), runtime or Runtime()
+    spec = encoder_spec(settings, device=runtime.device)
+    require_weights(spec)
+    load = _module(settings.encoder).load
+    encoder: Encoder = load(spec, settings=settings, runtime=runtime)
+    return encoder
+
+
+def sound_spec(settings: EncoderSettings | str, *, device: str = "cpu") -> SoundSpec:
+    """As `encoder_spec`, for sound."""
+    settings = _of_name(settings)
+    spec: SoundSpec = _sound_module(settings.encoder).spec(settings, device=device)
+    return spec
+
+
+def load_sound_encoder(
+    settings: EncoderSettings | str, *, runtime: Runtime | None = None
+) -> SoundEncoder:
+    """As `load_encoder`, for sound."""
+    settings, runtime = _of_name(settings), runtime or Runtime()
+    spec = sound_spec(settings, device=runtime.device)
+    require_weights(spec)
+    load = _sound_module(settings.encoder).load
+    encoder: SoundEncoder = load(spec, settings=settings, runtime=runtime)
+    return encoder
+
+
+def require_weights(spec: EncoderSpec | SoundSpec) -> None:
+    """WeightsError: the encoder needs weights, and the settings do not say where they are."""
+    if spec.weights_hint and not spec.weights_sha256:
+        raise WeightsError(f"the encoder {spec.name} needs its weights", hint=spec.weights_hint)
+
+
+def _of_name(settings: EncoderSettings | str) -> EncoderSettings:
+    return EncoderSettings(encoder=settings) if isinstance(settings, str) else settings
 
 
 @functools.cache
@@ -85,15 +102,23 @@ def _plugged_in() -> dict[str, metadata.EntryPoint]:
     return found
 
 
-def _entry(name: str) -> _Entry:
+def _module(name: str) -> Any:
     if name in _BUILT_IN:
-        module_name, spec, load = _BUILT_IN[name].split(":")
-        module = importlib.import_module(module_name)
-        return _Entry(spec=getattr(module, spec), load=getattr(module, load))
+        return importlib.import_module(_BUILT_IN[name])
     if name in _plugged_in():
-        module = _plugged_in()[name].load()
-        return _Entry(spec=module.spec, load=module.load)
-    raise RecipeError(
-        f"no encoder named {name!r}{nearest(name, list_encoders())}",
-        hint="see: pipeline encoders list",
+        return _plugged_in()[name].load()
+    if name in _SOUND:
+        raise RecipeError(f"{name!r} is an encoder of sound: it belongs into [audio]")
+    raise _unknown("encoder", name, list_encoders())
+
+
+def _sound_module(name: str) -> Any:
+    if name in _SOUND:
+        return importlib.import_module(_SOUND[name])
+    raise _unknown("encoder of sound", name, list_sound_encoders())
+
+
+def _unknown(what: str, name: str, known: list[str]) -> RecipeError:
+    return RecipeError(
+        f"no {what} named {name!r}{nearest(name, known)}", hint="see: pipeline encoders list"
     )

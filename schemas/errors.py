@@ -4,6 +4,8 @@
     |- UsageError                  2       you: a path, a key or an option is wrong
     |  |- RecipeError              2       you: a field of the recipe
     |  |- SourceError              2       you: the list of sources cannot be read
+    |  |- WeightsError             2       you: a file of weights is missing or is another model's
+    |  |- DeviceError              2       you: the GPU is not there or too small
     |  |- StorageError             2       you: the place cannot be written (read-only, full)
     |  `- WorkerDied               2       you: fewer workers, or a machine with more memory
     |- TooManyRejects              3       you: the input, or the limit
@@ -60,6 +62,14 @@ class RecipeError(UsageError):
 
 class SourceError(UsageError):
     """The list of sources cannot be read, or names nothing."""
+
+
+class WeightsError(UsageError):
+    """An encoder's weights are missing, cannot be read, or are those of another model."""
+
+
+class DeviceError(UsageError):
+    """The device asked for is not there, or has too little memory for one clip."""
 
 
 class StorageError(UsageError):

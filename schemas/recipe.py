@@ -11,7 +11,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +27,9 @@ MAX_STREAM_NAME = 16
 STREAM_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 MAX_PREVIEW_ASPECT = 4.0
 """Width over height of a frame in the preview."""
-RESERVED_NAMES = frozenset({"time", "mask", "preview", "json", "audio"})
+AUDIO = "audio"
+"""Name of the sound's member, and of its stamp."""
+RESERVED_NAMES = frozenset({"time", "mask", "preview", "json", AUDIO})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +58,55 @@ class DecodeSpec:
     """The treatment of colour, fields, alpha and rotation: as a viewer sees it, in 8-bit sRGB.
 
     Another treatment gets another name, here and in 0004."""
-    resize: Literal["squash"] = "squash"
-    """Both sides to the encoder's size, bicubic with antialiasing (libswscale), as upright."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSpec:
-    """One member of every sample: an encoder and how its features are stored."""
+class EncoderSettings:
+    """An encoder and the choices that it leaves; what they amount to is in its stamp."""
 
     encoder: str
     """A name of `pipeline encoders list`."""
+    weights: str = ""
+    """Where they are: a file, a folder, `hub` (download them) or `random` (seeded, for trials).
+    Not part of the fingerprint, which has their sha256."""
+    layer: int | None = None
+    """Whose output is taken, counted from the end: -1 is the last block. None: the encoder's own
+    choice."""
+    gelu: Literal["", "tanh", "exact"] = ""
+    """Empty: as the weights were trained."""
+    resize: Literal["", "own", "fast", "apollo"] = ""
+    """own: as the weights' own preprocessing, to the bit. fast: one pass of libswscale. apollo:
+    padded to a square, as Apollo does. Empty: own where the encoder has one."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """auto: bfloat16 on a GPU, float32 on a CPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSpec(EncoderSettings):
+    """One member of every sample: an encoder and how its features are stored."""
+
+    grid: tuple[int, ...] = ()
+    """(H, W) cells that are stored: averaged by area where fewer than the encoder's own, which is
+    what empty means."""
+    dtype: Literal["float16", "int8"] = "float16"
+    """int8: with a scale a channel, in a member of its own."""
+
+    def __post_init__(self) -> None:
+        if self.grid and (len(self.grid) != 2 or min(self.grid) < 1):
+            raise RecipeError(f"grid = {list(self.grid)} must be two numbers >= 1, as in [8, 8]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioSpec(EncoderSettings):
+    """The sound of every sample, in windows of one second."""
+
+    tokens_per_window: int = 5
+    """The encoder's tokens of a window are averaged to so many."""
     dtype: Literal["float16"] = "float16"
+
+    def __post_init__(self) -> None:
+        if self.tokens_per_window < 1:
+            raise RecipeError(f"audio.tokens_per_window = {self.tokens_per_window} must be >= 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +171,8 @@ class Recipe:
     streams: dict[str, StreamSpec]
     """Member name -> encoder, in the order in which the trainer takes them."""
     description: str = ""
+    audio: AudioSpec | None = None
+    """None: no sound."""
     decode: DecodeSpec = field(default_factory=DecodeSpec)
     preview: PreviewSpec = field(default_factory=PreviewSpec)
     shards: ShardLimits = field(default_factory=ShardLimits)
@@ -173,24 +215,30 @@ class Recipe:
         optional field keeps old fingerprints: an existing default may never change its meaning.
         The treatment of pixels is always named, so that its default can become another one.
         """
-        return {
+        identity = {
             "format": FORMAT_VERSION,
             "sampling": to_mapping(self.sampling, drop_defaults=True),
             "decode": to_mapping(self.decode, drop_defaults=True) | {"pixels": self.decode.pixels},
             "preview": to_mapping(self.preview, drop_defaults=True),
             "streams": [
-                {
-                    "name": name,
-                    **to_mapping(stream, drop_defaults=True),
-                    "stamp": dict(stamps[name]),
-                }
+                {"name": name, **_stored_as(stream), "stamp": dict(stamps[name])}
                 for name, stream in self.streams.items()
             ],
         }
+        if self.audio is not None:
+            identity["audio"] = _stored_as(self.audio) | {"stamp": dict(stamps[AUDIO])}
+        return identity
 
     def fingerprint(self, stamps: Mapping[str, Mapping[str, Any]]) -> str:
         """sha256 of the canonical JSON of `identity`; 64 hex digits."""
         return hashlib.sha256(canonical_json(self.identity(stamps)).encode()).hexdigest()
+
+
+def _stored_as(settings: EncoderSettings) -> dict[str, Any]:
+    # What the encoder makes of its settings is in its stamp.
+    chosen = {field.name for field in fields(EncoderSettings)} - {"encoder"}
+    stored = to_mapping(settings, drop_defaults=True).items()
+    return {name: value for name, value in stored if name not in chosen}
 
 
 def _check_positive(name: str, value: float) -> None:
@@ -213,11 +261,21 @@ def differing_fields(old: Any, new: Any, *, path: str = "") -> list[str]:
         return lines
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         pairs = enumerate(zip(old, new, strict=True))
-        return [line for i, (a, b) in pairs for line in differing_fields(a, b, path=f"{path}[{i}]")]
+        return [
+            line
+            for i, (a, b) in pairs
+            for line in differing_fields(a, b, path=f"{path}[{_item_name(a, b) or i}]")
+        ]
     if old == new:
         return []
     show = ["default" if value is None else json.dumps(value) for value in (old, new)]
     return [f"{path}: {show[0]} -> {show[1]}"]
+
+
+def _item_name(old: Any, new: Any) -> str:
+    # Streams are told by their names, not by their places.
+    names = [item.get("name") if isinstance(item, dict) else None for item in (old, new)]
+    return names[0] if names[0] == names[1] and isinstance(names[0], str) else ""
 
 
 def list_recipes() -> list[str]:

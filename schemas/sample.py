@@ -1,6 +1,6 @@
 """Sample: one cached clip, to and from the members of a tar. The one place that knows the members.
 
-Features are (T, H, W, D); `time` is (T, 2) float64 seconds; `mask` is (T,) bool. Members are npy
+Features are (T, H, W, D), or fewer frames of an encoder with a temporal stride; `time` is (T, 2) float64 seconds; `mask` is (T,) bool. Members are npy
 version 1.0, JSON and JPEG: nothing that has to be unpickled.
 """
 
@@ -11,16 +11,20 @@ import functools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from schemas.compact import decode_features
 from schemas.errors import CacheDamaged
 
 NPY_MAGIC = b"\x93NUMPY\x01\x00"
 MemberData = bytes | memoryview
+SCALE_MEMBER = "_scale.npy"
+"""After a stream's name."""
+AUDIO_MEMBER, AUDIO_MASK_MEMBER = "audio.npy", "audio_mask.npy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,12 @@ class Sample:
     """video_id, clip_index, start_seconds, end_seconds, fps, source size, rotation, ..."""
     preview: bytes | None = None
     """JPEG strip of the frames."""
+    scales: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    """Stream -> (D,) of those whose features are int8."""
+    audio: npt.NDArray[Any] | None = None
+    """(windows, tokens, D) of sound, one second a window; None where the recipe has none."""
+    audio_mask: npt.NDArray[np.bool_] | None = None
+    """(windows,): False for silence in the place of what is not there."""
 
     def __post_init__(self) -> None:
         if self.mask.ndim != 1 or self.mask.dtype != np.bool_:
@@ -50,6 +60,17 @@ class Sample:
         for name, array in self.features.items():
             if array.ndim != 4:
                 raise ValueError(f"{self.key}: {name} has {array.shape = }, expected (T, H, W, D)")
+            scale = self.scales.get(name)
+            if (array.dtype == np.int8) != (scale is not None):
+                raise ValueError(f"{self.key}: {name} is {array.dtype}, scale: {scale is not None}")
+            if scale is not None and (scale.shape, scale.dtype) != (array.shape[3:], np.float32):
+                raise ValueError(f"{self.key}: {name} has the wrong {scale.shape = } {scale.dtype}")
+        if (self.audio is None) != (self.audio_mask is None):
+            raise ValueError(f"{self.key}: audio and its mask come together")
+        if self.audio is not None and self.audio_mask is not None:
+            windows = (len(self.audio),)
+            if self.audio.ndim != 3 or self.audio_mask.shape != windows:
+                raise ValueError(f"{self.key}: {self.audio.shape = }, {self.audio_mask.shape = }")
 
     def __repr__(self) -> str:
         shapes = ", ".join(
@@ -57,6 +78,10 @@ class Sample:
         )
         start, end = self.info.get("start_seconds"), self.info.get("end_seconds")
         return f"Sample({self.key!r}, [{start}, {end}) s, {shapes})"
+
+    def decode(self, stream: str) -> npt.NDArray[np.float32]:
+        """The features of a stream, (T, H, W, D) float32, however they are stored."""
+        return decode_features(self.features[stream], self.scales.get(stream))
 
     def to_members(self) -> list[tuple[str, list[MemberData]]]:
         """(member name without the key, its bytes in pieces), in the order of the tar.
@@ -66,6 +91,11 @@ class Sample:
         members: dict[str, list[MemberData]] = {
             f"{name}.npy": encode_npy(array) for name, array in self.features.items()
         }
+        for name, scale in self.scales.items():
+            members[f"{name}{SCALE_MEMBER}"] = encode_npy(scale)
+        if self.audio is not None and self.audio_mask is not None:
+            members[AUDIO_MEMBER] = encode_npy(self.audio)
+            members[AUDIO_MASK_MEMBER] = encode_npy(self.audio_mask)
         members["time.npy"] = encode_npy(self.times)
         members["mask.npy"] = encode_npy(self.mask)
         members["json"] = [encode_json(self.info)]
@@ -79,13 +109,14 @@ class Sample:
     ) -> Sample:
         """The inverse of `to_members`; arrays alias the given bytes. CacheDamaged: not as written.
 
-        Other members than the streams', time, mask, json and preview are left alone.
+        Members that no sample has are left alone.
         """
         try:
             info = json.loads(bytes(members["json"]))
             if not isinstance(info, dict):
                 raise ValueError("its json is not an object")
             preview = members.get("preview.jpg")
+            has_audio = AUDIO_MEMBER in members
             return cls(
                 key=key,
                 features={name: decode_npy(members[f"{name}.npy"]) for name in streams},
@@ -93,6 +124,13 @@ class Sample:
                 mask=decode_npy(members["mask.npy"]),
                 info=info,
                 preview=None if preview is None else bytes(preview),
+                scales={
+                    name: decode_npy(members[f"{name}{SCALE_MEMBER}"])
+                    for name in streams
+                    if f"{name}{SCALE_MEMBER}" in members
+                },
+                audio=decode_npy(members[AUDIO_MEMBER]) if has_audio else None,
+                audio_mask=decode_npy(members[AUDIO_MASK_MEMBER]) if has_audio else None,
             )
         except KeyError as error:
             raise CacheDamaged(f"{key}: member {error.args[0]!r} is missing") from error

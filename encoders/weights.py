@@ -1,0 +1,183 @@
+"""Find an encoder's weights and take their digest, without reading them into memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas.errors import WeightsError
+
+HUB, RANDOM = "hub", "random"
+"""Instead of a path: download them; make them up from a seed."""
+RECORD_ENDING = ".sha256.json"
+SETTLED_SECONDS = 2.0
+"""A file that was written a moment ago may be written again within one tick of its clock."""
+_SHARD_LIST = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubFiles:
+    """Where weights are published."""
+
+    repo: str
+    files: tuple[str, ...]
+    """Any one of them will do; the first that is there is taken."""
+    size_bytes: int
+    """About, for people."""
+    licence: str
+    gated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Files of weights that were found."""
+
+    paths: tuple[Path, ...]
+    """One, or the parts of one model in the order of their names; empty: random."""
+
+    @property
+    def is_random(self) -> bool:
+        return not self.paths
+
+    def sha256(self) -> str:
+        """Of the file; of the list of names and digests where there are several. WeightsError."""
+        if self.is_random:
+            return RANDOM
+        digests = [file_sha256(path) for path in self.paths]
+        if len(digests) == 1:
+            return digests[0]
+        lines = (f"{d}  {p.name}\n" for d, p in zip(digests, self.paths, strict=True))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def how_to_get(hub: HubFiles | None) -> str:
+    """A hint for someone who has no weights."""
+    ways = ["give --weights FILE or FOLDER"]
+    if hub is not None and not hub.gated:
+        ways.append(f"--weights hub to download {hub.size_bytes / 1e9:.1f} GB from {hub.repo}")
+    return ", ".join(ways) + ", or --weights random for a trial; see docs/encoders.md"
+
+
+def weights_sha256(where: str, *, encoder: str, names: Sequence[str], hub: HubFiles | None) -> str:
+    """The digest of what `find_weights` finds; empty where `where` is. WeightsError."""
+    if not where:
+        return ""
+    return find_weights(where, encoder=encoder, names=names, hub=hub).sha256()
+
+
+def find_weights(
+    where: str, *, encoder: str, names: Sequence[str], hub: HubFiles | None
+) -> Weights:
+    """The files that `where` means: a file, a folder, `hub` or `random`.
+
+    In a folder the first of `names` is taken, or the parts that a list of parts names.
+    WeightsError: nothing is named or found; the hub cannot be reached.
+    """
+    if where == RANDOM:
+        return Weights(paths=())
+    if where == HUB:
+        return _download(encoder=encoder, hub=hub)
+    path = Path(where).expanduser()
+    if path.is_file():
+        return Weights(paths=(path,))
+    if not path.is_dir():
+        raise WeightsError(
+            f"weights of {encoder}: no file or folder {where!r}", hint=how_to_get(hub)
+        )
+    for name in names:
+        if (path / name).is_file():
+            return Weights(paths=(path / name,))
+    if (path / _SHARD_LIST).is_file():
+        return Weights(paths=_parts(path))
+    found = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
+    raise WeightsError(
+        f"weights of {encoder}: none of {', '.join(names)} in {where}; there is {found}",
+        hint="name the file itself",
+    )
+
+
+def file_sha256(path: Path) -> str:
+    """Of a file's content; remembered beside it for as long as its size and mtime are the same.
+
+    Where nothing can be written beside it, the file is read again each time. WeightsError.
+    """
+    record = path.with_name(path.name + RECORD_ENDING)
+    try:
+        state = _state(path)
+        known = _read_record(record)
+        if known is not None and known.get("state") == state:
+            return str(known["sha256"])
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if _state(path) != state:
+            raise WeightsError(f"{path}: changed while it was read", hint="try again")
+    except OSError as error:
+        raise WeightsError(f"{path}: cannot be read: {error.strerror}") from error
+    if time.time_ns() - state[1] > SETTLED_SECONDS * 1e9:
+        _write_record(record, {"state": state, "sha256": digest})
+    return digest
+
+
+def _state(path: Path) -> list[int]:
+    facts = path.stat()
+    return [facts.st_size, facts.st_mtime_ns]
+
+
+def _read_record(path: Path) -> dict[str, object] | None:
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(record, dict) and isinstance(record.get("sha256"), str)
+    return record if whole else None
+
+
+def _write_record(path: Path, record: dict[str, object]) -> None:
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        temporary.write_text(json.dumps(record) + "\n")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+
+
+def _parts(folder: Path) -> tuple[Path, ...]:
+    index = folder / _SHARD_LIST
+    try:
+        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(f"{index}: not a list of parts of weights: {error}") from error
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
+            raise WeightsError(f"{index}: names {name!r}, which is not in the folder")
+    return tuple(folder / name for name in names)
+
+
+def _download(*, encoder: str, hub: HubFiles | None) -> Weights:
+    if hub is None:
+        raise WeightsError(f"{encoder}: there is nothing of it to download")
+    fetch = _hub_fetch()
+    why = ""
+    for name in hub.files:
+        try:
+            return Weights(paths=(Path(fetch(hub.repo, name)),))
+        except Exception as error:  # of many kinds, from several libraries
+            why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    gated = f" It is gated: ask for access on the page of {hub.repo} first." if hub.gated else ""
+    raise WeightsError(
+        f"{encoder}: {hub.repo} could not be downloaded: {why}",
+        hint=f"download it elsewhere and give --weights FILE.{gated}",
+    )
+
+
+def _hub_fetch() -> Callable[[str, str], str]:
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    from huggingface_hub import hf_hub_download
+
+    return hf_hub_download
