@@ -24,7 +24,15 @@ _MODULES = {
     "encoders.projection": ("random-image", "random-video"),
 }
 """Module -> the encoders in it; each has `spec` and `load`."""
-_SOUND_MODULES: dict[str, tuple[str, ...]] = {}
+_SOUND_MODULES: dict[str, tuple[str, ...]] = {
+    "encoders.whisper": (
+        "whisper-tiny",
+        "whisper-base",
+        "whisper-small",
+        "whisper-medium",
+        "whisper-large-v3",
+    ),
+}
 _BUILT_IN = {name: module for module, names in _MODULES.items() for name in names}
 _SOUND = {name: module for module, names in _SOUND_MODULES.items() for name in names}
 
