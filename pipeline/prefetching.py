@@ -47,12 +47,12 @@ class DecodeAhead:
         pieces: Sequence[Piece],
         *,
         recipe: Recipe,
-        sizes: Mapping[str, tuple[int, int]],
+        pictures: Mapping[str, tuple[int, int]],
         pool: DecoderPool,
     ) -> None:
         self._waiting = list(reversed(pieces))
         self._recipe = recipe
-        self._sizes = sizes
+        self._pictures = pictures
         self._pool = pool
         self._started: dict[int, _Started] = {}
 
@@ -120,7 +120,7 @@ class DecodeAhead:
             piece,
             path=path,
             recipe=self._recipe,
-            sizes=self._sizes,
+            sizes=self._pictures,
             processes=processes,
             order=order,
         )
