@@ -62,22 +62,25 @@ class DeviceLoop:
         DeviceError: one item is too much for the device.
         """
         while True:
+            size = self.max_batch  # another thread may halve it meanwhile
             try:
-                return self._run(items, shape)
+                return self._run(items, shape, size=size)
             except torch.OutOfMemoryError as error:
-                if self.max_batch == 1:
+                if size == 1:
                     raise DeviceError(
                         f"{self._name}: one {self._item} is too much for the memory of"
                         f" {self._device}",
                         hint="use a smaller encoder, or precision = 'bfloat16'",
                     ) from error
-            self.max_batch //= 2
+            self.max_batch = min(self.max_batch, size // 2)
             torch.cuda.empty_cache()
 
-    def _run(self, items: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    def _run(
+        self, items: npt.NDArray[Any], shape: tuple[int, ...], *, size: int
+    ) -> npt.NDArray[np.float32]:
         features = np.empty((len(items), *shape), dtype=np.float32)
         before: _Moving | None = None
-        for where, batch in self._batches(items):
+        for where, batch in self._batches(items, size=size):
             computed = (where, *self._forward(batch))
             if before is not None:  # is taken while this one is computed
                 _take(before, features)
@@ -86,22 +89,24 @@ class DeviceLoop:
             _take(before, features)
         return features
 
-    def _batches(self, items: npt.NDArray[Any]) -> Iterator[tuple[slice, torch.Tensor]]:
+    def _batches(
+        self, items: npt.NDArray[Any], *, size: int
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
         # The next batch is on its way to the device before this one is asked to compute.
         ahead: deque[_Moving] = deque()
-        for start in range(0, len(items), self.max_batch):
-            where = slice(start, min(start + self.max_batch, len(items)))
-            ahead.append((where, *self._to_device(items[where])))
+        for start in range(0, len(items), size):
+            where = slice(start, min(start + size, len(items)))
+            ahead.append((where, *self._to_device(items[where], size=size)))
             if len(ahead) > 1:
                 yield self._arrived(*ahead.popleft())
         while ahead:
             yield self._arrived(*ahead.popleft())
 
-    def _to_device(self, items: npt.NDArray[Any]) -> tuple[torch.Tensor, torch.cuda.Event | None]:
+    def _to_device(
+        self, items: npt.NDArray[Any], *, size: int
+    ) -> tuple[torch.Tensor, torch.cuda.Event | None]:
         dtype = torch.from_numpy(items[:0]).dtype
-        batch = torch.empty(
-            (self.max_batch, *items.shape[1:]), dtype=dtype, pin_memory=self._on_gpu
-        )
+        batch = torch.empty((size, *items.shape[1:]), dtype=dtype, pin_memory=self._on_gpu)
         batch.numpy()[: len(items)] = items
         batch.numpy()[len(items) :] = items[-1]
         if self._copying is None:

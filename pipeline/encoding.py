@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -22,6 +24,7 @@ from encoders.devices import device_name
 from encoders.registry import require_weights
 from encoders.weights import HUB, RANDOM
 from pipeline.decoding import ClipFrames
+from pipeline.encoding_sound import ChunkEncoder
 from schemas.compact import Stored, is_finite, store_features
 from schemas.errors import FingerprintMismatch, RecipeError, UsageError, VideoError
 from schemas.recipe import AUDIO, AudioSpec, EncoderSettings, Recipe
@@ -145,11 +148,19 @@ class StreamEncoders:
             name: load_encoder(stream, runtime=self._runtime)
             for name, stream in recipe.streams.items()
         }
+        # On a CPU pictures and sound would take the cores from each other.
+        on_cpu = self._runtime.device == "cpu"
+        self._turn = threading.Lock() if on_cpu else contextlib.nullcontext()
+        self.sound: ChunkEncoder | None = None
+        """None: the recipe has no sound."""
+        if recipe.audio is not None:
+            self.sound = ChunkEncoder(recipe.audio, runtime=self._runtime, turn=self._turn)
 
     @property
     def stamps(self) -> dict[str, dict[str, Any]]:
         """Stream -> its part of the fingerprint, of the weights that were loaded."""
-        return {name: encoder.spec.stamp() for name, encoder in self._encoders.items()}
+        stamps = {name: encoder.spec.stamp() for name, encoder in self._encoders.items()}
+        return stamps if self.sound is None else stamps | {AUDIO: self.sound.spec.stamp()}
 
     @property
     def specs(self) -> dict[str, EncoderSpec]:
@@ -174,7 +185,9 @@ class StreamEncoders:
 
     def versions(self) -> dict[str, str]:
         """Libraries and the device that shape the bytes of features."""
-        names = sorted({name for spec in self.specs.values() for name in spec.libraries})
+        specs: list[EncoderSpec | SoundSpec] = [*self.specs.values()]
+        specs += [] if self.sound is None else [self.sound.spec]
+        names = sorted({name for spec in specs for name in spec.libraries})
         versions = {name: metadata.version(name) for name in names}
         return versions | ({"device": device_name(self._runtime.device)} if names else {})
 
@@ -183,7 +196,8 @@ class StreamEncoders:
         results: list[Features | VideoError] = [{} for _ in clips]
         for name, encoder in self._encoders.items():
             frames_BTHWC = np.stack([clip.frames[name] for clip in clips])
-            features_BTHWD = encoder.encode(frames_BTHWC)
+            with self._turn:
+                features_BTHWD = encoder.encode(frames_BTHWC)
             num_grids = encoder.spec.num_grids(frames_BTHWC.shape[1])
             expected = (len(clips), num_grids, *encoder.spec.grid, encoder.spec.dim)
             if features_BTHWD.shape != expected:

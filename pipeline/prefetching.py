@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pipeline.decoding import ClipFrames, DecodeOutcome, Decoding, Order
 from pipeline.jail import DecoderProcess
-from pipeline.local_files import content_sha256, size_and_time, to_path
+from pipeline.local_files import check_unchanged, content_sha256, size_and_time, to_path
 from pipeline.pool import DecoderPool
 from schemas.errors import VideoError
 from schemas.plan import Piece
@@ -31,12 +31,7 @@ class _Started:
 
     def check_unchanged(self, piece: Piece, *, cause: VideoError | None = None) -> None:
         """VideoError: source_changed."""
-        try:
-            state = size_and_time(piece.uri)
-        except VideoError:
-            return  # gone, and what is open is still whole
-        if state != self.file_state:
-            raise VideoError("source_changed", "while it was decoded") from cause
+        check_unchanged(piece.uri, self.file_state, cause=cause)
 
 
 class DecodeAhead:
@@ -112,7 +107,7 @@ class DecodeAhead:
     def _start(self, piece: Piece, order: Order, processes: Sequence[DecoderProcess]) -> _Started:
         state = (0, 0)
         try:
-            path = _checked_path(piece)
+            path = checked_path(piece)
             state = size_and_time(piece.uri)
         except VideoError as error:
             return _Started(None, error, state)
@@ -135,7 +130,8 @@ def first_order(piece: Piece, recipe: Recipe) -> Order:
     return "selected" if backend == "pyav" else backend
 
 
-def _checked_path(piece: Piece) -> str:
+def checked_path(piece: Piece) -> str:
+    """The path of a piece's file. VideoError: it is not the content that was planned, or away."""
     if size_and_time(piece.uri) != (piece.size_bytes, piece.mtime_ns):
         found = content_sha256(piece.uri)
         if found != piece.content_sha256:
