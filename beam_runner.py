@@ -55,7 +55,7 @@ def build(
     layout: CacheLayout,
     run_folder: RunFolder,
     recipe: Recipe,
-    fingerprint: str,
+    stamps: dict[str, dict[str, Any]],
     options: RunOptions,
 ) -> Any:
     """One ShardSpec in, one committed shard out; only its name leaves the step."""
@@ -67,7 +67,7 @@ def build(
         root
         | "Cache" >> beam.Create([str(layout.root)])
         | "ReadPlan" >> ReadPlan()
-        | "BuildShards" >> BuildShards(recipe, layout, run_folder, fingerprint, options)
+        | "BuildShards" >> BuildShards(recipe, layout, run_folder, stamps, options)
     )
 
 
@@ -136,7 +136,7 @@ def run(
                     layout=layout,
                     run_folder=run_folder,
                     recipe=recipe,
-                    fingerprint=fingerprint,
+                    stamps=stamps,
                     options=options,
                 )
 

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.cache_info import CacheInfo
+from schemas.compact import Stored, is_finite
 from schemas.recipe import AUDIO, Recipe
-from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, Sample
+from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER, Sample
 from schemas.sidecar import SampleEntry
 from schemas.timeline import windows_per_clip
 
@@ -43,14 +44,17 @@ def _shape_problems(
     sample: Sample, info: CacheInfo, recipe: Recipe, members: set[str]
 ) -> Iterator[str]:
     num_frames = recipe.sampling.frames_per_clip
+    names = {f"{name}.npy" for name in recipe.streams} | {"time.npy", "mask.npy", "json"}
     for name, stream in recipe.streams.items():
         stamp, array = info.stamps[name], sample.features[name]
-        shape = (num_frames, *stamp["grid"], stamp["dim"])
+        num_grids = num_frames // stamp.get("temporal_stride", 1)
+        shape = (num_grids, *(stream.grid or stamp["grid"]), stamp["dim"])
+        if stream.dtype == "int8":
+            names.add(f"{name}{SCALE_MEMBER}")
         if array.shape != shape or array.dtype != np.dtype(stream.dtype):
             yield f"{name} is {array.shape} {array.dtype}, expected {shape} {stream.dtype}"
     if recipe.audio is not None and sample.audio is not None and sample.audio_mask is not None:
         yield from _audio_problems(sample.audio, sample.audio_mask, info, recipe)
-    names = {f"{name}.npy" for name in recipe.streams} | {"time.npy", "mask.npy", "json"}
     if recipe.preview.enabled:
         names.add("preview.jpg")
     if recipe.audio is not None:
@@ -100,7 +104,7 @@ def _value_problems(sample: Sample) -> Iterator[str]:
 
     arrays = sample.features if sample.audio is None else sample.features | {AUDIO: sample.audio}
     for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if not is_finite(Stored(values=array, scale=sample.scales.get(name))):
             yield f"{name} holds NaN or infinity"
     if sample.preview is not None:
         try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from encoders import (
     Encoder,
@@ -27,7 +28,7 @@ from pipeline.decoding import ClipFrames
 from pipeline.encoding_sound import ChunkEncoder
 from schemas.compact import Stored, is_finite, store_features
 from schemas.errors import FingerprintMismatch, RecipeError, UsageError, VideoError
-from schemas.recipe import AUDIO, AudioSpec, EncoderSettings, Recipe
+from schemas.recipe import AUDIO, AudioSpec, EncoderSettings, Recipe, differing_fields
 from schemas.settings import nearest
 
 BATCH_CLIPS = 8
@@ -124,16 +125,31 @@ def _needs_weights(settings: EncoderSettings) -> bool:
     return bool(of(replace(settings, weights="")).weights_hint)
 
 
-def load_encoders(recipe: Recipe, *, fingerprint: str, runtime: Runtime) -> StreamEncoders:
-    """The encoders of a recipe, if they are those that a fingerprint was taken with.
+def as_stamped(recipe: Recipe, stamps: Mapping[str, Mapping[str, Any]]) -> Recipe:
+    """The recipe with the precision that its cache was made in, whatever device is at hand."""
+    settings = {
+        name: replace(stream, precision=stamps[name].get("precision", "auto"))
+        for name, stream in recipe.streams.items()
+    }
+    audio = recipe.audio
+    if audio is not None:
+        audio = replace(audio, precision=stamps[AUDIO].get("precision", "auto"))
+    return replace(recipe, streams=settings, audio=audio)
 
-    FingerprintMismatch: the weights are others than then. WeightsError, DeviceError.
+
+def load_encoders(
+    recipe: Recipe, *, stamps: Mapping[str, Mapping[str, Any]], runtime: Runtime
+) -> StreamEncoders:
+    """The encoders of a recipe, if they are those that the stamps are of.
+
+    FingerprintMismatch: names the fields that are others. WeightsError, DeviceError.
     """
     encoders = StreamEncoders(recipe, runtime=runtime)
-    if recipe.fingerprint(encoders.stamps) != fingerprint:
+    fields = differing_fields(recipe.identity(stamps), recipe.identity(encoders.stamps))
+    if fields:
         raise FingerprintMismatch(
-            "the weights, or the library that runs them, changed after the run began",
-            hint="leave the files of weights as they are, and run again",
+            f"the encoders are not those of the cache: {'; '.join(fields)}",
+            hint="give the weights that it was made with: --weights STREAM=FILE",
         )
     return encoders
 
@@ -191,9 +207,10 @@ class StreamEncoders:
         versions = {name: metadata.version(name) for name in names}
         return versions | ({"device": device_name(self._runtime.device)} if names else {})
 
-    def encode(self, clips: Sequence[ClipFrames]) -> list[Features | VideoError]:
-        """The features of each clip, or why it has none: non_finite."""
-        results: list[Features | VideoError] = [{} for _ in clips]
+    def features(
+        self, clips: Sequence[ClipFrames]
+    ) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+        """(stream, (B, T, H, W, D) float32) as the encoders give them."""
         for name, encoder in self._encoders.items():
             frames_BTHWC = np.stack([clip.frames[name] for clip in clips])
             with self._turn:
@@ -202,6 +219,12 @@ class StreamEncoders:
             expected = (len(clips), num_grids, *encoder.spec.grid, encoder.spec.dim)
             if features_BTHWD.shape != expected:
                 raise TypeError(f"{name}: {features_BTHWD.shape = }, expected {expected}")
+            yield name, features_BTHWD
+
+    def encode(self, clips: Sequence[ClipFrames]) -> list[Features | VideoError]:
+        """The features of each clip as stored, or why it has none: non_finite."""
+        results: list[Features | VideoError] = [{} for _ in clips]
+        for name, features_BTHWD in self.features(clips):
             stream = self._recipe.streams[name]
             for number, features_THWD in enumerate(features_BTHWD):
                 stored = store_features(features_THWD, grid=stream.grid, dtype=stream.dtype)

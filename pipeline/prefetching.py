@@ -131,7 +131,7 @@ def first_order(piece: Piece, recipe: Recipe) -> Order:
 
 
 def checked_path(piece: Piece) -> str:
-    """The path of a piece's file. VideoError: it is not the content that was planned, or away."""
+    """Where the file of a piece lies. VideoError: it is not there, or has other content."""
     if size_and_time(piece.uri) != (piece.size_bytes, piece.mtime_ns):
         found = content_sha256(piece.uri)
         if found != piece.content_sha256:

@@ -74,8 +74,8 @@ class BuildShards(beam.PTransform):  # type: ignore[misc]
     recipe: Recipe
     layout: CacheLayout
     run_folder: RunFolder
-    fingerprint: str
-    """Of the recipe with the weights that the run began with."""
+    stamps: dict[str, dict[str, Any]]
+    """Of the encoders that the run began with."""
     options: RunOptions
 
     def expand(self, specs: Any) -> Any:
@@ -144,7 +144,7 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
             try:
                 encoders = load_encoders(
                     settings.recipe,
-                    fingerprint=settings.fingerprint,
+                    stamps=settings.stamps,
                     runtime=settings.options.runtime(settings.run_folder),
                 )
             except BaseException:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from encoders import load_sound_encoder
 from encoders.whisper import SIZES, WhisperSize
@@ -327,6 +326,7 @@ def test_an_interrupted_shard_leaves_no_process_and_no_thread(
 ) -> None:
     recipe = recipe_of()
     specs = builder.plan([long_video], recipe)
+    builder.pool.spawn()
     before = children(os.getpid())
     builder.hearer = None  # type: ignore[assignment]
     during: set[int] = set()
@@ -346,18 +346,20 @@ def test_an_interrupted_shard_leaves_no_process_and_no_thread(
 KILLED = """
 import sys, time
 import beam_runner
-from encoders.whisper import SIZES, WhisperSize
-from pipeline.encoding_sound import ChunkEncoder
+from encoders import sound_spec
+from pipeline import encoding_sound
 from schemas.recipe import Recipe
 from schemas.video import Source
 
-SIZES["whisper-tiny"] = WhisperSize(dim=32, num_layers=1, num_heads=2, file_bytes=0)
+class Slow:
+    def __init__(self, settings, *, runtime):
+        self.spec = sound_spec(settings)
 
-def encode(self, samples):
-    print("at work", flush=True)
-    time.sleep(60)
+    def encode(self, samples):
+        print("at work", flush=True)
+        time.sleep(60)
 
-ChunkEncoder.encode = encode
+encoding_sound.load_sound_encoder = Slow
 recipe = Recipe.load(sys.argv[1])
 beam_runner.run([Source(uri=sys.argv[2])], recipe, cache_path=sys.argv[3])
 """
@@ -409,10 +411,10 @@ def test_choices_of_the_recipe() -> None:
 
 
 def test_a_cache_with_sound_is_verified_inspected_and_read(
-    long_video: Path, clips: ClipShelf, tmp_path: Path
+    long_video: Path, clips: ClipShelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import beam_runner
-    from pipeline.cli import main
+    from pipeline.cli import call
 
     sources = [Source(uri=str(path)) for path in (long_video, clips["25.mp4"].path)]
     cache = tmp_path / "cache"
@@ -425,11 +427,10 @@ def test_a_cache_with_sound_is_verified_inspected_and_read(
         sample = reader[key]
         assert sample.audio is not None
         assert {"torch", "transformers", "device"} <= set(sample.info["versions"])
-    runner = CliRunner()
-    shown = runner.invoke(main, ["inspect", str(cache)], catch_exceptions=False).output
-    assert "audio.npy       whisper-tiny  2 x 5 x 32" in shown
-    told = runner.invoke(main, ["inspect", f"{cache}::{key}", "--json"], catch_exceptions=False)
-    one = json.loads(told.output)
+    assert call(["inspect", str(cache)]) == 0
+    assert "audio.npy       whisper-tiny   2 x 5 x 32" in capsys.readouterr().out
+    assert call(["inspect", f"{cache}::{key}", "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
     assert one["audio_mask"] == sample.audio_mask.tolist()  # type: ignore[union-attr]
     members = {member["name"]: member["shape"] for member in one["members"]}
     assert members["audio.npy"] == [2, 5, 32]
