@@ -105,7 +105,7 @@ class DeviceLoop:
     def _to_device(
         self, items: npt.NDArray[Any], *, size: int
     ) -> tuple[torch.Tensor, torch.cuda.Event | None]:
-        dtype = torch.from_numpy(items[:0]).dtype
+        dtype = torch.from_numpy(np.empty(0, items.dtype)).dtype
         batch = torch.empty((size, *items.shape[1:]), dtype=dtype, pin_memory=self._on_gpu)
         batch.numpy()[: len(items)] = items
         batch.numpy()[len(items) :] = items[-1]

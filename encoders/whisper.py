@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from encoders.base import Runtime, refuse_choices
 from encoders.devices import choose_precision
 from encoders.sound import SoundEncoder, SoundSpec
-from encoders.weights import HubFiles, how_to_get, weights_sha256
+from encoders.weights import HubFiles, find_weights, how_to_get, weights_sha256
 from schemas.recipe import EncoderSettings
 
 RATE = 16_000
@@ -79,4 +79,14 @@ def load(spec: SoundSpec, *, settings: EncoderSettings, runtime: Runtime) -> Sou
     """The encoder, ready. WeightsError; UsageError: transformers is not installed."""
     from encoders.whisper_model import load_whisper
 
-    return load_whisper(spec, settings=settings, runtime=runtime)
+    name, where = spec.name, settings.weights
+    size = SIZES[name]
+    return load_whisper(
+        spec,
+        weights=find_weights(where, encoder=name, names=FILES, hub=hub_files(name)),
+        source=where,
+        num_layers=size.num_layers,
+        num_heads=size.num_heads,
+        num_mels=size.num_mels,
+        runtime=runtime,
+    )

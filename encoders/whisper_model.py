@@ -14,10 +14,8 @@ from encoders.device_loop import DeviceLoop
 from encoders.log_mel import log_mel
 from encoders.sound import SoundSpec
 from encoders.tensors import LoadReport, Tensors, load_strictly, read_tensors
-from encoders.weights import Weights, find_weights
-from encoders.whisper import FILES, SIZES, WhisperSize, hub_files
+from encoders.weights import Weights
 from schemas.errors import UsageError
-from schemas.recipe import EncoderSettings
 
 MAX_BATCH = 1
 """Chunks a forward: 1500 tokens are enough work, most videos have one or two chunks, and alone
@@ -28,10 +26,18 @@ IGNORED = ("decoder", "proj_out")
 class WhisperEncoder:
     """A `SoundEncoder`."""
 
-    def __init__(self, module: torch.nn.Module, *, spec: SoundSpec, runtime: Runtime) -> None:
-        """`module` takes (N, M, 3000) float32 and gives (N, 1500, D)."""
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        *,
+        spec: SoundSpec,
+        num_mels: int,
+        runtime: Runtime,
+        report: LoadReport | None = None,
+    ) -> None:
+        """`module` takes (N, num_mels, 3000) float32 and gives (N, 1500, D)."""
         self.spec = spec
-        self.report: LoadReport | None = None
+        self.report = report
         self._loop = DeviceLoop(
             module,
             name=spec.name,
@@ -40,7 +46,7 @@ class WhisperEncoder:
             precision=spec.precision,
             max_batch=MAX_BATCH,
             compiled=runtime.compile,
-            prepare=functools.partial(log_mel, num_mels=SIZES[spec.name].num_mels),
+            prepare=functools.partial(log_mel, num_mels=num_mels),
         )
 
     def encode(self, samples_NS: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -65,30 +71,36 @@ class _LastHiddenState(torch.nn.Module):
         return tokens_NLD
 
 
-def load_whisper(spec: SoundSpec, *, settings: EncoderSettings, runtime: Runtime) -> WhisperEncoder:
-    """The encoder with its weights. WeightsError; UsageError: transformers is not installed."""
-    where, hub = settings.weights, hub_files(spec.name)
-    weights = find_weights(where, encoder=spec.name, names=FILES, hub=hub)
-    module, report = _load(SIZES[spec.name], weights, source=where)
-    encoder = WhisperEncoder(_LastHiddenState(module), spec=spec, runtime=runtime)
-    encoder.report = report
-    return encoder
-
-
-def _load(
-    size: WhisperSize, weights: Weights, *, source: str
-) -> tuple[torch.nn.Module, LoadReport | None]:
+def load_whisper(
+    spec: SoundSpec,
+    *,
+    weights: Weights,
+    source: str,
+    num_layers: int,
+    num_heads: int,
+    num_mels: int,
+    runtime: Runtime,
+) -> WhisperEncoder:
+    """The encoder of a size with its weights. WeightsError names `source`; UsageError."""
+    build = functools.partial(
+        build_module, dim=spec.dim, num_layers=num_layers, num_heads=num_heads, num_mels=num_mels
+    )
+    report: LoadReport | None = None
     if weights.is_random:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return build_module(size), None
-    with torch.device("meta"):
-        module = build_module(size)
-    tensors = encoder_keys(read_tensors(weights))
-    return module, load_strictly(module, tensors, source=source, ignored=IGNORED)
+            module = build()
+    else:
+        with torch.device("meta"):
+            module = build()
+        tensors = encoder_keys(read_tensors(weights))
+        report = load_strictly(module, tensors, source=source, ignored=IGNORED)
+    return WhisperEncoder(
+        _LastHiddenState(module), spec=spec, num_mels=num_mels, runtime=runtime, report=report
+    )
 
 
-def build_module(size: WhisperSize) -> torch.nn.Module:
+def build_module(*, dim: int, num_layers: int, num_heads: int, num_mels: int) -> torch.nn.Module:
     """The WhisperEncoder of transformers, with random weights. UsageError: it is not installed."""
     try:
         from transformers.models.whisper import configuration_whisper, modeling_whisper
@@ -97,11 +109,11 @@ def build_module(size: WhisperSize) -> torch.nn.Module:
             "Whisper needs the package transformers", hint="pip install 'reelcache[transformers]'"
         ) from error
     config = configuration_whisper.WhisperConfig(
-        d_model=size.dim,
-        encoder_layers=size.num_layers,
-        encoder_attention_heads=size.num_heads,
-        encoder_ffn_dim=4 * size.dim,
-        num_mel_bins=size.num_mels,
+        d_model=dim,
+        encoder_layers=num_layers,
+        encoder_attention_heads=num_heads,
+        encoder_ffn_dim=4 * dim,
+        num_mel_bins=num_mels,
         max_source_positions=1500,
         attn_implementation="sdpa",
     )

@@ -428,7 +428,9 @@ def test_a_cache_with_sound_is_verified_inspected_and_read(
         assert sample.audio is not None
         assert {"torch", "transformers", "device"} <= set(sample.info["versions"])
     assert call(["inspect", str(cache)]) == 0
-    assert "audio.npy       whisper-tiny   2 x 5 x 32" in capsys.readouterr().out
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["audio.npy", "whisper-tiny", "2", "x", "5", "x", "32", "float16"] in shown
+    assert ["audio_mask.npy", "2", "bool"] in shown
     assert call(["inspect", f"{cache}::{key}", "--json"]) == 0
     one = json.loads(capsys.readouterr().out)
     assert one["audio_mask"] == sample.audio_mask.tolist()  # type: ignore[union-attr]
