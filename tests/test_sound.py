@@ -22,12 +22,14 @@ from encoders.whisper import SIZES, WhisperSize
 from pipeline.cache import open_cache
 from pipeline.encoding import StreamEncoders, audio_spec, stamp_streams, stream_specs
 from pipeline.encoding_sound import ChunkEncoder
+from pipeline.hearing_ahead import ClipSound, HearAhead
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.listening import decode_sound
 from pipeline.planning import estimate_clip_bytes, extend_plan
 from pipeline.pool import DecoderPool
 from pipeline.probing import probe_source
+from pipeline.reencoding import reencode_sample
 from pipeline.sharding import BuildTools, build_shard
 from pipeline.verifying import verify_cache
 from schemas.errors import RecipeError
@@ -427,6 +429,11 @@ def test_a_cache_with_sound_is_verified_inspected_and_read(
         sample = reader[key]
         assert sample.audio is not None
         assert {"torch", "transformers", "device"} <= set(sample.info["versions"])
+        again = reencode_sample(reader, num_clips=4)
+        assert (again.num_clips, again.findings) == (4, ())
+        assert [stream.stream for stream in again.streams] == ["image", "audio"]
+        assert again.streams[1].channel_error_max == 0
+        assert again.streams[1].cosine_min == pytest.approx(1)
     assert call(["inspect", str(cache)]) == 0
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["audio.npy", "whisper-tiny", "2", "x", "5", "x", "32", "float16"] in shown
@@ -437,6 +444,27 @@ def test_a_cache_with_sound_is_verified_inspected_and_read(
     members = {member["name"]: member["shape"] for member in one["members"]}
     assert members["audio.npy"] == [2, 5, 32]
     assert members["audio_mask.npy"] == [2]
+
+
+def test_sound_that_is_encoded_to_something_else_is_found(
+    long_video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import beam_runner
+
+    beam_runner.run([Source(uri=str(long_video))], recipe_of(), cache_path=tmp_path / "cache")
+    take = HearAhead.take
+
+    def other(self: HearAhead, *clip: Any) -> ClipSound:
+        sound = take(self, *clip)
+        return replace(sound, tokens=-sound.tokens, mask=~sound.mask)
+
+    monkeypatch.setattr(HearAhead, "take", other)
+    with open_cache(tmp_path / "cache") as reader:
+        findings = reencode_sample(reader, num_clips=1).findings
+    assert [detail for _, _, detail in findings] == [
+        "audio: heard in other windows",
+        "audio: cosine -1.0000 with what is encoded again",
+    ]
 
 
 @pytest.mark.parametrize(
