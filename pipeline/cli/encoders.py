@@ -114,7 +114,10 @@ def show(*, name: str, weights: str, device: str, as_json: bool, quiet: bool, lo
 @_device_option("auto")
 @common_options
 def check(*, name: str, weights: str, device: str, as_json: bool, quiet: bool, loud: bool) -> int:
-    """Load an encoder, say what it read, and run the contract test; exit 1 if it fails."""
+    """Load an encoder and run the contract test; exit 1 if it fails.
+
+    Says what the encoder is and what became of every key of its weights.
+    """
     set_verbosity(quiet=quiet, loud=loud)
     settings = EncoderSettings(encoder=name, weights=weights)
     runtime = Runtime(device=_choose(device))
@@ -156,7 +159,7 @@ def check(*, name: str, weights: str, device: str, as_json: bool, quiet: bool, l
 @click.argument("out", metavar="OUT.safetensors", type=click.Path(path_type=Path))
 @common_options
 def convert(*, name: str, file: Path, out: Path, as_json: bool, quiet: bool, loud: bool) -> None:
-    """Write what features need of the published FILE of an encoder as safetensors.
+    """Write what features need of a published FILE as safetensors.
 
     The features stay the same to the bit; the fingerprint of a cache does not, since it names the
     file's own sha256.
