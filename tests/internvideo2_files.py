@@ -105,7 +105,7 @@ def fill(shapes: dict[str, tuple[int, ...]], *, seed: int = 0) -> dict[str, torc
         if key.endswith(("gamma", "norm.weight", "norm1.weight", "norm2.weight")):
             tensors[key] = 0.7 + 0.2 * noise
         elif key.endswith("weight") and len(shape) > 1:
-            tensors[key] = noise * _fan_in(shape) ** -0.5
+            tensors[key] = 0.5 * noise * _fan_in(shape) ** -0.5
         else:
             tensors[key] = 0.3 * noise
     return tensors
