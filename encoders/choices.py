@@ -1,0 +1,37 @@
+"""What a recipe's settings choose of a vision transformer: a block, and a way to resize."""
+
+from __future__ import annotations
+
+from schemas.errors import RecipeError
+from schemas.recipe import EncoderSettings
+from schemas.resize import ResizeSpec
+
+
+def choose_block(settings: EncoderSettings, *, depth: int, own: int = -1) -> int:
+    """How many of `depth` blocks run; `own` is the encoder's choice of a layer. RecipeError."""
+    layer = own if settings.layer is None else settings.layer
+    if not -depth <= layer <= -1:
+        raise RecipeError(
+            f"layer = {layer}: {settings.encoder} has {depth} blocks, counted from the end:"
+            f" -1 is the last, {-depth} the first"
+        )
+    return depth + layer + 1
+
+
+def name_layer(num_blocks: int, *, depth: int, norm: bool) -> str:
+    """Whose output the features are, for a stamp."""
+    return f"block {num_blocks} of {depth}, {'final' if norm else 'no'} norm"
+
+
+def choose_resize(
+    settings: EncoderSettings, *, own: ResizeSpec, apollo: ResizeSpec | None = None
+) -> ResizeSpec:
+    """The encoder's own, one pass of libswscale, or Apollo's where it has one. RecipeError."""
+    ways = {"": own, "own": own, "fast": ResizeSpec(), "apollo": apollo}
+    way = ways[settings.resize]
+    if way is None:
+        raise RecipeError(
+            f"resize = {settings.resize!r}: Apollo has no such encoder as {settings.encoder}",
+            hint="use own or fast",
+        )
+    return way
