@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from encoders.siglip import TRANSFORMERS_MARK
+from encoders.siglip_sizes import TRANSFORMERS_MARK
 from encoders.tensors import Tensors
 from encoders.timm_tower import OPEN_CLIP_OTHERS, strip_open_clip
 

@@ -1,10 +1,39 @@
-"""What a recipe's settings choose of a vision transformer: a block, and a way to resize."""
+"""Vit: the shape of a published vision transformer, and what a recipe's settings choose of one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from encoders.weights import HubFiles
 from schemas.errors import RecipeError
 from schemas.recipe import EncoderSettings
 from schemas.resize import ResizeSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vit:
+    """A published model."""
+
+    image: int
+    """Pixels a side of the picture."""
+    patch: int
+    """Pixels a side of a patch."""
+    width: int
+    """Channels."""
+    depth: int
+    """Blocks."""
+    heads: int
+    hub: HubFiles
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Whole patches only: of 384 pixels 378 are read where a patch has 14."""
+        return self.image // self.patch, self.image // self.patch
+
+    @property
+    def shape(self) -> str:
+        """For a stamp."""
+        return f"{self.depth} blocks of {self.width}, {self.heads} heads, patch {self.patch}"
 
 
 def choose_block(settings: EncoderSettings, *, depth: int, own: int = -1) -> int:
@@ -31,7 +60,7 @@ def choose_resize(
     way = ways[settings.resize]
     if way is None:
         raise RecipeError(
-            f"resize = {settings.resize!r}: Apollo has no such encoder as {settings.encoder}",
+            f"resize = {settings.resize!r}: {settings.encoder} is none of Apollo's encoders",
             hint="use own or fast",
         )
     return way
