@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from encoders.base import EncoderSpec, Runtime
 from encoders.running import TorchEncoder
-from encoders.siglip_sizes import Size
 from encoders.siglip_keys import to_timm
+from encoders.siglip_sizes import Size
 from encoders.tensors import read_tensors
 from encoders.timm_tower import loaded_tower, random_tower
 from encoders.weights import Weights

@@ -24,6 +24,8 @@ HEADS = ("attn_pool", "head", "fc_norm")
 class TimmTower(torch.nn.Module):
     """The first `num_blocks` blocks, and the norm after the last one where it is asked for."""
 
+    trunk: Any
+
     def __init__(
         self,
         name: str,
@@ -43,14 +45,15 @@ class TimmTower(torch.nn.Module):
 
     def forward(self, images_BTCHW: torch.Tensor) -> torch.Tensor:
         """(B, T, 3, H, W) float32 normalised -> (B, T, h, w, D), without class or registers."""
-        (tokens,) = self.trunk.forward_intermediates(
+        tokens_NLD: torch.Tensor
+        (tokens_NLD,) = self.trunk.forward_intermediates(
             images_BTCHW.flatten(0, 1),
             indices=1,
             norm=self.norm,
             output_fmt="NLC",
             intermediates_only=True,
         )
-        return tokens.unflatten(1, self.grid).unflatten(0, images_BTCHW.shape[:2])
+        return tokens_NLD.reshape(*images_BTCHW.shape[:2], *self.grid, -1)
 
     def dropped(self) -> tuple[str, ...]:
         """Families of timm's keys of which this tower has no use."""

@@ -25,6 +25,8 @@ MLP_WIDTHS = {1408: 6144}
 class VideoTower(torch.nn.Module):
     """The first `num_blocks` blocks, and the norm after the last one where it is asked for."""
 
+    encoder: Any
+
     def __init__(self, encoder: Any, *, num_blocks: int, norm: bool, grid: tuple[int, int]) -> None:
         """`encoder` is a VJEPA2Encoder of transformers."""
         super().__init__()
@@ -38,8 +40,9 @@ class VideoTower(torch.nn.Module):
         """(B, T, 3, H, W) float32 normalised -> (B, ceil(T / 2), h, w, D)."""
         if images_BTCHW.shape[1] % 2:
             images_BTCHW = torch.cat([images_BTCHW, images_BTCHW[:, -1:]], dim=1)
-        tokens: torch.Tensor = self.encoder(pixel_values_videos=images_BTCHW).last_hidden_state
-        return tokens.unflatten(1, (-1, *self.grid))
+        tokens_BLD: torch.Tensor = self.encoder(pixel_values_videos=images_BTCHW).last_hidden_state
+        B, _, D = tokens_BLD.shape
+        return tokens_BLD.reshape(B, -1, *self.grid, D)
 
 
 def load_vjepa2(
@@ -75,14 +78,14 @@ def _build(size: Vit) -> Any:
         raise UsageError(
             f"V-JEPA 2 needs transformers: {error}", hint="pip install 'reelcache[train]'"
         ) from error
-    config = VJEPA2Config(
-        patch_size=size.patch,
-        crop_size=size.image,
-        hidden_size=size.width,
-        num_hidden_layers=size.depth,
-        num_attention_heads=size.heads,
-        mlp_ratio=MLP_WIDTHS.get(size.width, 4 * size.width) / size.width,
-        attn_implementation="sdpa",
-        pred_num_hidden_layers=1,
-    )
-    return VJEPA2Model(config).encoder
+    shape: dict[str, Any] = {
+        "patch_size": size.patch,
+        "crop_size": size.image,
+        "hidden_size": size.width,
+        "num_hidden_layers": size.depth,
+        "num_attention_heads": size.heads,
+        "mlp_ratio": MLP_WIDTHS.get(size.width, 4 * size.width) / size.width,
+        "attn_implementation": "sdpa",
+        "pred_num_hidden_layers": 1,
+    }
+    return VJEPA2Model(VJEPA2Config(**shape)).encoder

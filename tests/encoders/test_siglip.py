@@ -41,6 +41,8 @@ IMAGE, PATCH, WIDTH, DEPTH, HEADS, MLP = 62, 14, 64, 3, 4, 96
 """62 is no multiple of 14: 4 x 4 patches, 56 pixels are read."""
 NAME = "siglip-toy-14-62"
 TOLERANCE = 1e-5
+FIGURES = logging.getLogger("figures")
+"""pytest -rP --log-level=INFO shows them."""
 PICTURES = ((200, 90), (51, 133), (62, 62))
 """(width, height)."""
 
@@ -306,7 +308,7 @@ def test_features_are_those_of_open_clip(open_clip_folder, reference, layer, gel
     expected = open_clip_features(reference, layer)
     found = features(settings(open_clip_folder, layer=layer, gelu=gelu))
     difference = np.abs(found - expected).max()
-    print(f"open_clip, layer {layer}, {gelu}: {difference:.2e} of {np.abs(expected).max():.1f}")
+    FIGURES.info("difference: %s", f"{difference:.1e}")
     assert difference <= TOLERANCE
 
 
@@ -315,7 +317,7 @@ def test_features_are_those_of_transformers(transformers_folder, siglip_model, l
     expected = transformers_features(siglip_model.vision_model, layer)
     found = features(settings(transformers_folder, layer=layer))
     difference = np.abs(found - expected).max()
-    print(f"transformers, layer {layer}: {difference:.2e} of {np.abs(expected).max():.1f}")
+    FIGURES.info("difference: %s", f"{difference:.1e}")
     assert difference <= TOLERANCE
 
 
@@ -330,7 +332,7 @@ def test_features_are_those_of_transformers_with_the_exact_gelu(tmp_path):
     difference = np.abs(
         features(settings(tmp_path)) - transformers_features(model.vision_model, -2)
     ).max()
-    print(f"transformers, exact: {difference:.2e}")
+    FIGURES.info("difference: %s", f"{difference:.1e}")
     assert difference <= TOLERANCE
 
 
@@ -341,7 +343,7 @@ def test_the_torchvision_processor_of_transformers_is_a_grey_level_away(
     levels = (pil - torchvision).abs().max() * 127.5
     expected = transformers_features(siglip_model.vision_model, -2, processor=SiglipImageProcessor)
     difference = np.abs(features(settings(transformers_folder)) - expected).max()
-    print(f"transformers with torchvision: {levels:.2f} levels, {difference:.2e}")
+    FIGURES.info("difference: %s", f"{difference:.1e} from {levels:.2f} grey levels")
     assert levels == pytest.approx(1, abs=1e-3)
     assert difference < 1e-2
 
@@ -556,7 +558,7 @@ def test_a_file_of_transformers_without_one_projection_is_refused_by_key(tmp_pat
 
 def test_a_file_of_another_model_is_refused(tmp_path):
     save_file({"vision_encoder.cls_token": torch.zeros(1, 1, 8)}, tmp_path / "model.safetensors")
-    with pytest.raises(WeightsError, match="missing: blocks.0.attn.proj.bias.* and 22 more"):
+    with pytest.raises(WeightsError, match=r"missing: blocks\.0\.attn\.proj\.bias.* and 22 more"):
         load_encoder(settings(tmp_path))
 
 
