@@ -47,12 +47,12 @@ class DecodeAhead:
         pieces: Sequence[Piece],
         *,
         recipe: Recipe,
-        sizes: Mapping[str, tuple[int, int]],
+        pictures: Mapping[str, tuple[int, int]],
         pool: DecoderPool,
     ) -> None:
         self._waiting = list(reversed(pieces))
         self._recipe = recipe
-        self._sizes = sizes
+        self._pictures = pictures
         self._pool = pool
         self._started: dict[int, _Started] = {}
 
@@ -112,7 +112,7 @@ class DecodeAhead:
     def _start(self, piece: Piece, order: Order, processes: Sequence[DecoderProcess]) -> _Started:
         state = (0, 0)
         try:
-            path = _checked_path(piece)
+            path = checked_path(piece)
             state = size_and_time(piece.uri)
         except VideoError as error:
             return _Started(None, error, state)
@@ -120,7 +120,7 @@ class DecodeAhead:
             piece,
             path=path,
             recipe=self._recipe,
-            sizes=self._sizes,
+            sizes=self._pictures,
             processes=processes,
             order=order,
         )
@@ -135,7 +135,8 @@ def first_order(piece: Piece, recipe: Recipe) -> Order:
     return "selected" if backend == "pyav" else backend
 
 
-def _checked_path(piece: Piece) -> str:
+def checked_path(piece: Piece) -> str:
+    """Where the file of a piece lies. VideoError: it is not there, or has other content."""
     if size_and_time(piece.uri) != (piece.size_bytes, piece.mtime_ns):
         found = content_sha256(piece.uri)
         if found != piece.content_sha256:
