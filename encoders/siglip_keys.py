@@ -54,7 +54,7 @@ def _fuse(tensors: Tensors) -> Tensors:
     for key in tensors:
         block, mark, kind = key.partition(".self_attn.q_proj.")
         parts = [f"{block}.self_attn.{one}_proj.{kind}" for one in "qkv"]
-        if mark and all(part in tensors for part in parts):
+        if mark and block.startswith("blocks.") and all(part in tensors for part in parts):
             fused[f"{block}.attn.qkv.{kind}"] = torch.cat([fused.pop(part) for part in parts])
     if "pos_embed" in fused:
         fused["pos_embed"] = fused["pos_embed"].unsqueeze(0)

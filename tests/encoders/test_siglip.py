@@ -29,7 +29,14 @@ from transformers import (
     SiglipVisionModel,
 )
 
-from encoders import check_encoder, encoder_spec, list_encoders, load_encoder, registry
+from encoders import (
+    check_encoder,
+    encoder_spec,
+    list_encoders,
+    load_encoder,
+    registry,
+    weights,
+)
 from encoders.base import Runtime
 from encoders.siglip_sizes import FILES, SIZES, Size
 from encoders.weights import HubFiles
@@ -165,8 +172,8 @@ def frames_of(images: Iterator[Image.Image], resize: ResizeSpec) -> np.ndarray:
     return np.stack([np.asarray(i.resize(size, Image.Resampling.BICUBIC)) for i in images])[None]
 
 
-def settings(weights: Path | str, **choices: object) -> EncoderSettings:
-    return EncoderSettings(encoder=NAME, weights=str(weights), **choices)
+def settings(where: Path | str, **choices: object) -> EncoderSettings:
+    return EncoderSettings(encoder=NAME, weights=str(where), **choices)
 
 
 def features(chosen: EncoderSettings) -> np.ndarray:
@@ -423,13 +430,13 @@ def test_the_report_names_every_key(open_clip_folder, transformers_folder):
     }
     report = load_encoder(settings(transformers_folder / "model.safetensors")).report
     assert len(report.loaded) == 3 + 12 * (DEPTH - 1)
-    assert set(report.ignored) == {
-        "blocks.2",
-        "head",
-        "logit_bias",
-        "logit_scale",
-        "norm",
-        "text_model",
+    assert report.ignored == {
+        "blocks.2": 12,
+        "head": 11,
+        "logit_bias": 1,
+        "logit_scale": 1,
+        "norm": 2,
+        "text_model": 54,
     }
 
 
@@ -587,9 +594,36 @@ def test_random_weights_are_the_same_each_time_and_leave_the_generator_alone():
     assert np.array_equal(features(settings("random")), first)
 
 
-def test_the_encoder_keeps_the_contract(open_clip_folder):
-    encoder = load_encoder(settings(open_clip_folder), runtime=Runtime(max_batch=2))
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_encoder_keeps_the_contract(open_clip_folder, precision):
+    chosen = settings(open_clip_folder, precision=precision)
+    encoder = load_encoder(chosen, runtime=Runtime(max_batch=2))
+    assert encoder.spec.precision == precision
     assert check_encoder(encoder) == []
+
+
+def test_half_the_precision_is_close(open_clip_folder):
+    whole, half = (
+        features(settings(open_clip_folder, precision=precision))
+        for precision in ("float32", "bfloat16")
+    )
+    cosines = (whole * half).sum(-1) / np.linalg.norm(whole, axis=-1)
+    cosines /= np.linalg.norm(half, axis=-1)
+    assert not np.array_equal(whole, half)
+    assert cosines.min() > 0.999
+
+
+def test_weights_from_the_hub_are_asked_for_by_repository_and_file(monkeypatch, open_clip_folder):
+    asked: list[tuple[str, str]] = []
+
+    def fetch(repo: str, name: str) -> str:
+        asked.append((repo, name))
+        return str(open_clip_folder / name)
+
+    monkeypatch.setattr(weights, "_hub_fetch", lambda: fetch)
+    found = features(settings("hub"))
+    assert set(asked) == {("timm/toy", "open_clip_model.safetensors")}
+    assert np.array_equal(found, features(settings(open_clip_folder)))
 
 
 def test_the_recipe_siglip2():

@@ -221,5 +221,8 @@ def test_what_it_has_no_choice_of_is_refused():
             encoder_spec(settings("random", **choice))
 
 
-def test_the_encoder_keeps_the_contract():
-    assert check_encoder(load_encoder(settings("random"))) == []
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_encoder_keeps_the_contract(precision):
+    encoder = load_encoder(settings("random", precision=precision))
+    assert encoder.spec.precision == precision
+    assert check_encoder(encoder) == []
