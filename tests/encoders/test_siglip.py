@@ -303,7 +303,11 @@ def test_no_spec_needs_torch():
         "print(*{'torch', 'timm', 'open_clip', 'transformers'} & set(sys.modules))"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert result.stdout.split() == []
 
