@@ -29,14 +29,7 @@ from transformers import (
     SiglipVisionModel,
 )
 
-from encoders import (
-    check_encoder,
-    encoder_spec,
-    list_encoders,
-    load_encoder,
-    registry,
-    weights,
-)
+from encoders import check_encoder, encoder_spec, list_encoders, load_encoder, registry
 from encoders.base import Runtime
 from encoders.siglip_sizes import FILES, SIZES, Size
 from encoders.weights import HubFiles
@@ -620,11 +613,11 @@ def test_half_the_precision_is_close(open_clip_folder):
 def test_weights_from_the_hub_are_asked_for_by_repository_and_file(monkeypatch, open_clip_folder):
     asked: list[tuple[str, str]] = []
 
-    def fetch(repo: str, name: str) -> str:
+    def download(repo: str, name: str, *, local_files_only: bool = False) -> str:
         asked.append((repo, name))
         return str(open_clip_folder / name)
 
-    monkeypatch.setattr(weights, "_hub_fetch", lambda: fetch)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     found = features(settings("hub"))
     assert set(asked) == {("timm/toy", "open_clip_model.safetensors")}
     assert np.array_equal(found, features(settings(open_clip_folder)))
