@@ -50,9 +50,9 @@ class DeviceLoop:
             torch.backends.cudnn.allow_tf32 = False  # products already are exact by default
         else:
             _lower(module, self._dtype)
-        self._module = module.eval().requires_grad_(requires_grad=False).to(self._device)
+        self.module = module.eval().requires_grad_(requires_grad=False).to(self._device)
         if compiled:
-            self._module = torch.compile(self._module)  # type: ignore[assignment]
+            self.module = torch.compile(self.module)  # type: ignore[assignment]
         self._prepare = prepare
         self._copying = torch.cuda.Stream(self._device) if self._on_gpu else None  # type: ignore[no-untyped-call]
 
@@ -127,7 +127,7 @@ class DeviceLoop:
     def _forward(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
         prepared = self._prepare(batch)
         with self._autocast():
-            features = self._module(prepared).to(torch.float32)
+            features = self.module(prepared).to(torch.float32)
         if not self._on_gpu:
             return features, None
         on_host = torch.empty(features.shape, dtype=features.dtype, pin_memory=True)

@@ -48,6 +48,11 @@ class TorchEncoder:
         )
 
     @property
+    def module(self) -> torch.nn.Module:
+        """The module as it runs: on the device, in the precision, maybe compiled."""
+        return self._loop.module
+
+    @property
     def max_batch(self) -> int:
         """Clips a forward; fewer than asked for once the memory was too small."""
         return self._loop.max_batch
