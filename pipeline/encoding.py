@@ -22,6 +22,7 @@ from pipeline.decoding import ClipFrames
 from schemas.compact import Stored, is_finite, store_features
 from schemas.errors import RecipeError, VideoError
 from schemas.recipe import AUDIO, Recipe
+from schemas.resize import PictureSpec
 
 Features = dict[str, Stored]
 """Stream -> its features as stored."""
@@ -93,6 +94,14 @@ class StreamEncoders:
     def specs(self) -> dict[str, EncoderSpec]:
         """Stream -> what its encoder is."""
         return {name: encoder.spec for name, encoder in self._encoders.items()}
+
+    @property
+    def pictures(self) -> dict[str, PictureSpec]:
+        """Stream -> the picture that its encoder takes."""
+        return {
+            name: PictureSpec(width=spec.width, height=spec.height, resize=spec.resize)
+            for name, spec in self.specs.items()
+        }
 
     def versions(self) -> dict[str, str]:
         """Libraries and the device that shape the bytes of features."""

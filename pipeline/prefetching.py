@@ -15,6 +15,7 @@ from pipeline.pool import DecoderPool
 from schemas.errors import VideoError
 from schemas.plan import Piece
 from schemas.recipe import Recipe
+from schemas.resize import PictureSpec
 
 LONG_SECONDS = 60.0
 """A piece of more is worth all processes; shorter ones are decoded side by side."""
@@ -47,12 +48,12 @@ class DecodeAhead:
         pieces: Sequence[Piece],
         *,
         recipe: Recipe,
-        sizes: Mapping[str, tuple[int, int]],
+        pictures: Mapping[str, PictureSpec],
         pool: DecoderPool,
     ) -> None:
         self._waiting = list(reversed(pieces))
         self._recipe = recipe
-        self._sizes = sizes
+        self._pictures = pictures
         self._pool = pool
         self._started: dict[int, _Started] = {}
 
@@ -120,7 +121,7 @@ class DecodeAhead:
             piece,
             path=path,
             recipe=self._recipe,
-            sizes=self._sizes,
+            pictures=self._pictures,
             processes=processes,
             order=order,
         )

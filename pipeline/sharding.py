@@ -68,7 +68,7 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
         return Sidecar.from_json(sidecar_path.read_bytes(), where=str(sidecar_path))
     with temporary_file(layout.scratch, name=f"{spec.name}.tar") as temporary:
         ahead = DecodeAhead(
-            spec.pieces, recipe=tools.recipe, sizes=tools.encoders.sizes, pool=tools.pool
+            spec.pieces, recipe=tools.recipe, pictures=tools.encoders.pictures, pool=tools.pool
         )
         with TarWriter(temporary, place=layout.root) as writer, ahead:
             draft = _Draft(writer)

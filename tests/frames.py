@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.jailed.pixels import Converter
+from schemas.resize import PictureSpec
 from tests.clips import run_ffmpeg
 from tests.colours import Floats, planes_of_rgb, resample
 
@@ -21,7 +22,8 @@ TRANSFER = {"pq": 16, "hlg": 18}
 
 
 def convert(frame: Any, size: tuple[int, int], *, sample_aspect: float = 1.0) -> Picture:
-    converter = Converter(sizes={"image": size}, preview_height=None)
+    picture = PictureSpec(width=size[0], height=size[1])
+    converter = Converter(pictures={"image": picture}, preview_height=None)
     return converter.convert(frame, sample_aspect=sample_aspect).frames["image"]
 
 
