@@ -49,6 +49,21 @@ def make_frame(planes: list[npt.NDArray[Any]], pixel_format: str, **tags: int) -
     return frame
 
 
+def noisy_frame(name: str, width: int, height: int) -> Any:
+    """Any code value that the format has, in every place."""
+    frame = av.VideoFrame(width, height, name)
+    noise = np.random.default_rng(0)
+    for plane in frame.planes:
+        values = noise.integers(0, 256, plane.buffer_size, np.uint8)
+        if "10" in name:
+            codes = values.view("<u2")
+            codes &= 0xFFC0
+            if name != "p010le":  # whose ten bits lie at the top
+                codes >>= 6
+        plane.update(values.tobytes())
+    return frame
+
+
 def read_planes(frame: Any, *, bits: int) -> list[Floats]:
     """Code values of the planes of a planar frame."""
     dtype = np.dtype(np.uint8 if bits == 8 else "<u2")
