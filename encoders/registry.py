@@ -21,6 +21,7 @@ from schemas.settings import nearest
 ENTRY_POINT_GROUP = "reelcache.encoders"
 
 _MODULES = {
+    "encoders.efficientnet": ("efficientnet-lite0",),
     "encoders.projection": ("random-image", "random-video"),
 }
 """Module -> the encoders in it; each has `spec` and `load`."""
