@@ -11,9 +11,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from encoders.devices import choose_device
 from pipeline.encoding import stamp_streams, stream_specs
 from pipeline.finalizing import account_for, finalize_cache, read_committed, read_sidecars
 from pipeline.layout import CacheLayout
@@ -48,7 +50,13 @@ def probe(root: Any, *, run_folder: RunFolder, recipe: Recipe) -> Any:
 
 
 def build(
-    root: Any, *, layout: CacheLayout, run_folder: RunFolder, recipe: Recipe, num_decoders: int
+    root: Any,
+    *,
+    layout: CacheLayout,
+    run_folder: RunFolder,
+    recipe: Recipe,
+    stamps: dict[str, dict[str, Any]],
+    options: RunOptions,
 ) -> Any:
     """One ShardSpec in, one committed shard out; only its name leaves the step."""
     import apache_beam as beam
@@ -59,7 +67,7 @@ def build(
         root
         | "Cache" >> beam.Create([str(layout.root)])
         | "ReadPlan" >> ReadPlan()
-        | "BuildShards" >> BuildShards(recipe, layout, run_folder, num_decoders)
+        | "BuildShards" >> BuildShards(recipe, layout, run_folder, stamps, options)
     )
 
 
@@ -75,11 +83,13 @@ def run(
 
     FingerprintMismatch: the cache was made by another recipe. TooManyRejects: see RunOptions.
     StorageError: the place cannot be written. UsageError: another run is at work on this cache.
+    WeightsError, DeviceError: the encoders cannot be loaded or run.
     """
     began = time.monotonic()
     options = options or RunOptions()
+    options = replace(options, device=choose_device(options.device))
     layout = CacheLayout(Path(cache_path))
-    stamps = stamp_streams(recipe)
+    stamps = stamp_streams(recipe, device=options.device)
     fingerprint = recipe.fingerprint(stamps)
     with hold_cache(layout) as run_folder:
         check_recipe(layout, recipe, stamps)
@@ -103,7 +113,7 @@ def run(
             probes,
             recipe=recipe,
             recipe_fingerprint=fingerprint,
-            clip_bytes=estimate_clip_bytes(recipe, stream_specs(recipe)),
+            clip_bytes=estimate_clip_bytes(recipe, stream_specs(recipe, device=options.device)),
             existing=planned,
             again=pieces_back(planned, read_committed(planned, layout), probes),
         )
@@ -122,7 +132,8 @@ def run(
                     layout=layout,
                     run_folder=run_folder,
                     recipe=recipe,
-                    num_decoders=options.decoders_per_worker,
+                    stamps=stamps,
+                    options=options,
                 )
 
         sidecars = read_sidecars(specs, layout)

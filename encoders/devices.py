@@ -6,13 +6,14 @@ import os
 
 from schemas.errors import DeviceError
 
-PRECISIONS = ("float32", "bfloat16", "float16")
+_GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""One of them is there where a GPU is; torch takes seconds to say so."""
 
 
 def choose_device(name: str) -> str:
     """`auto` -> `cuda` where there is a GPU, else `cpu`. DeviceError: it is not there."""
-    if name == "cpu":
-        return name
+    if name == "cpu" or (name == "auto" and not any(map(os.path.exists, _GPU_FILES))):
+        return "cpu"
     import torch
 
     num_devices = torch.cuda.device_count()
@@ -34,6 +35,22 @@ def choose_precision(choice: str, *, device: str) -> str:
     if choice != "auto":
         return choice
     return "float32" if device == "cpu" else "bfloat16"
+
+
+def device_name(device: str) -> str:
+    """What a person calls a device: `cpu`, or the model of the GPU."""
+    if device == "cpu":
+        return device
+    import torch
+
+    return torch.cuda.get_device_name(device)
+
+
+def num_gpus() -> int:
+    """How many GPUs torch can use."""
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def set_threads(num_threads: int) -> None:

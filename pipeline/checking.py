@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from schemas.cache_info import CacheInfo
+from schemas.compact import Stored, is_finite
 from schemas.recipe import Recipe
-from schemas.sample import Sample
+from schemas.sample import SCALE_MEMBER, Sample
 from schemas.sidecar import SampleEntry
 
 
@@ -40,12 +41,15 @@ def _shape_problems(
     sample: Sample, info: CacheInfo, recipe: Recipe, members: set[str]
 ) -> Iterator[str]:
     num_frames = recipe.sampling.frames_per_clip
+    names = {f"{name}.npy" for name in recipe.streams} | {"time.npy", "mask.npy", "json"}
     for name, stream in recipe.streams.items():
         stamp, array = info.stamps[name], sample.features[name]
-        shape = (num_frames, *stamp["grid"], stamp["dim"])
+        num_grids = num_frames // stamp.get("temporal_stride", 1)
+        shape = (num_grids, *(stream.grid or stamp["grid"]), stamp["dim"])
+        if stream.dtype == "int8":
+            names.add(f"{name}{SCALE_MEMBER}")
         if array.shape != shape or array.dtype != np.dtype(stream.dtype):
             yield f"{name} is {array.shape} {array.dtype}, expected {shape} {stream.dtype}"
-    names = {f"{name}.npy" for name in recipe.streams} | {"time.npy", "mask.npy", "json"}
     if recipe.preview.enabled:
         names.add("preview.jpg")
     if members != names:
@@ -78,7 +82,7 @@ def _value_problems(sample: Sample) -> Iterator[str]:
     from PIL import Image
 
     for name, array in sample.features.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if not is_finite(Stored(values=array, scale=sample.scales.get(name))):
             yield f"{name} holds NaN or infinity"
     if sample.preview is not None:
         try:

@@ -1,12 +1,14 @@
-"""Encode clips of pixels with a recipe's encoders, and store what they return as the recipe says."""
+"""Encode clips of pixels with a recipe's encoders, and store the features as it says."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from encoders import (
     Encoder,
@@ -17,13 +19,18 @@ from encoders import (
     load_encoder,
     sound_spec,
 )
+from encoders.devices import device_name
 from encoders.registry import require_weights
+from encoders.weights import HUB, RANDOM
 from pipeline.decoding import ClipFrames
 from schemas.compact import Stored, is_finite, store_features
-from schemas.errors import RecipeError, VideoError
-from schemas.recipe import AUDIO, Recipe
+from schemas.errors import FingerprintMismatch, RecipeError, UsageError, VideoError
+from schemas.recipe import AUDIO, AudioSpec, EncoderSettings, Recipe, differing_fields
 from schemas.resize import PictureSpec
+from schemas.settings import nearest
 
+BATCH_CLIPS = 8
+"""For encoders that do not say how many clips they like to be given."""
 Features = dict[str, Stored]
 """Stream -> its features as stored."""
 
@@ -68,15 +75,81 @@ def audio_spec(recipe: Recipe, *, device: str = "cpu") -> SoundSpec | None:
     return spec
 
 
-def stamp_streams(recipe: Recipe, *, device: str = "cpu") -> dict[str, dict[str, Any]]:
-    """Stream -> its encoder's part of the fingerprint. WeightsError: weights are not named."""
+def all_specs(recipe: Recipe, *, device: str = "cpu") -> dict[str, EncoderSpec | SoundSpec]:
+    """`stream_specs`, and `audio_spec` under the name of the sound's member."""
     specs: dict[str, EncoderSpec | SoundSpec] = {**stream_specs(recipe, device=device)}
     sound = audio_spec(recipe, device=device)
-    if sound is not None:
-        specs[AUDIO] = sound
+    return specs if sound is None else specs | {AUDIO: sound}
+
+
+def stamp_streams(recipe: Recipe, *, device: str = "cpu") -> dict[str, dict[str, Any]]:
+    """Stream -> its encoder's part of the fingerprint. WeightsError: weights are not named."""
+    specs = all_specs(recipe, device=device)
     for spec in specs.values():
         require_weights(spec)
     return {name: spec.stamp() for name, spec in specs.items()}
+
+
+def with_weights(recipe: Recipe, choices: Sequence[str]) -> Recipe:
+    """The recipe with places of weights: "STREAM=WHERE", or "WHERE" for all that need some.
+
+    UsageError: no such stream, or one path for several encoders.
+    """
+    settings: dict[str, EncoderSettings] = {**recipe.streams}
+    if recipe.audio is not None:
+        settings[AUDIO] = recipe.audio
+    for choice in choices:
+        name, equals, where = choice.partition("=")
+        if equals and (name in settings or "/" not in name):
+            if name not in settings:
+                raise UsageError(f"--weights {choice}: no stream {name!r}{nearest(name, settings)}")
+            names = [name]
+        else:
+            where = choice
+            names = [name for name, one in settings.items() if _needs_weights(one)]
+            if len(names) > 1 and where not in (HUB, RANDOM):
+                raise UsageError(
+                    f"--weights {choice}: the recipe has several encoders: {', '.join(names)}",
+                    hint=f"say which: --weights {names[0]}={choice}",
+                )
+        for one in names:
+            settings[one] = replace(settings[one], weights=where)
+    audio = settings.pop(AUDIO, None)
+    return replace(recipe, streams=settings, audio=audio)  # type: ignore[arg-type]
+
+
+def _needs_weights(settings: EncoderSettings) -> bool:
+    of = sound_spec if isinstance(settings, AudioSpec) else encoder_spec
+    return bool(of(replace(settings, weights="")).weights_hint)
+
+
+def as_stamped(recipe: Recipe, stamps: Mapping[str, Mapping[str, Any]]) -> Recipe:
+    """The recipe with the precision that its cache was made in, whatever device is at hand."""
+    settings = {
+        name: replace(stream, precision=stamps[name].get("precision", "auto"))
+        for name, stream in recipe.streams.items()
+    }
+    audio = recipe.audio
+    if audio is not None:
+        audio = replace(audio, precision=stamps[AUDIO].get("precision", "auto"))
+    return replace(recipe, streams=settings, audio=audio)
+
+
+def load_encoders(
+    recipe: Recipe, *, stamps: Mapping[str, Mapping[str, Any]], runtime: Runtime
+) -> StreamEncoders:
+    """The encoders of a recipe, if they are those that the stamps are of.
+
+    FingerprintMismatch: names the fields that are others. WeightsError, DeviceError.
+    """
+    encoders = StreamEncoders(recipe, runtime=runtime)
+    fields = differing_fields(recipe.identity(stamps), recipe.identity(encoders.stamps))
+    if fields:
+        raise FingerprintMismatch(
+            f"the encoders are not those of the cache: {'; '.join(fields)}",
+            hint="give the weights that it was made with: --weights STREAM=FILE",
+        )
+    return encoders
 
 
 class StreamEncoders:
@@ -91,6 +164,11 @@ class StreamEncoders:
         }
 
     @property
+    def stamps(self) -> dict[str, dict[str, Any]]:
+        """Stream -> its part of the fingerprint, of the weights that were loaded."""
+        return {name: encoder.spec.stamp() for name, encoder in self._encoders.items()}
+
+    @property
     def specs(self) -> dict[str, EncoderSpec]:
         """Stream -> what its encoder is."""
         return {name: encoder.spec for name, encoder in self._encoders.items()}
@@ -103,15 +181,27 @@ class StreamEncoders:
             for name, spec in self.specs.items()
         }
 
+    @property
+    def batch_clips(self) -> int:
+        """How many clips to encode together."""
+        batches = (getattr(encoder, "max_batch", None) for encoder in self._encoders.values())
+        return max(batch or BATCH_CLIPS for batch in batches)
+
+    @property
+    def num_threads(self) -> int:
+        """How many batches to have at work: with two, a GPU computes while the other is copied."""
+        return 1 if self._runtime.device == "cpu" else 2
+
     def versions(self) -> dict[str, str]:
         """Libraries and the device that shape the bytes of features."""
         names = sorted({name for spec in self.specs.values() for name in spec.libraries})
         versions = {name: metadata.version(name) for name in names}
-        return versions | ({"device": self._runtime.device} if names else {})
+        return versions | ({"device": device_name(self._runtime.device)} if names else {})
 
-    def encode(self, clips: Sequence[ClipFrames]) -> list[Features | VideoError]:
-        """The features of each clip, or why it has none: non_finite."""
-        results: list[Features | VideoError] = [{} for _ in clips]
+    def features(
+        self, clips: Sequence[ClipFrames]
+    ) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+        """(stream, (B, T, H, W, D) float32) as the encoders give them."""
         for name, encoder in self._encoders.items():
             frames_BTHWC = np.stack([clip.frames[name] for clip in clips])
             features_BTHWD = encoder.encode(frames_BTHWC)
@@ -119,6 +209,12 @@ class StreamEncoders:
             expected = (len(clips), num_grids, *encoder.spec.grid, encoder.spec.dim)
             if features_BTHWD.shape != expected:
                 raise TypeError(f"{name}: {features_BTHWD.shape = }, expected {expected}")
+            yield name, features_BTHWD
+
+    def encode(self, clips: Sequence[ClipFrames]) -> list[Features | VideoError]:
+        """The features of each clip as stored, or why it has none: non_finite."""
+        results: list[Features | VideoError] = [{} for _ in clips]
+        for name, features_BTHWD in self.features(clips):
             stream = self._recipe.streams[name]
             for number, features_THWD in enumerate(features_BTHWD):
                 stored = store_features(features_THWD, grid=stream.grid, dtype=stream.dtype)

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from encoders import Runtime
+from encoders.devices import num_gpus, set_threads
 from pipeline.pool import num_cores
 from pipeline.run_folder import RunFolder
 from schemas.errors import UsageError, WorkerDied
@@ -33,6 +35,12 @@ class RunOptions:
     """Processes; each has its own encoders and its own decoder processes."""
     num_decoders: int | None = None
     """Decoder processes of each worker; None: as many as there are cores for it."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`; auto: a GPU where there is one. Workers share out several GPUs."""
+    compile: bool = False
+    """Let torch.compile specialise the encoders."""
+    max_batch: int | None = None
+    """Clips that go through an encoder at once; None: a choice by device."""
     max_reject_rate: float = 1.0
     """In [0, 1]; a run with more rejects writes no cache.json."""
     beam_arguments: tuple[str, ...] = ()
@@ -40,7 +48,20 @@ class RunOptions:
 
     @property
     def decoders_per_worker(self) -> int:
-        return self.num_decoders or max(1, num_cores() // self.num_workers)
+        return self.num_decoders or self.cores_per_worker
+
+    @property
+    def cores_per_worker(self) -> int:
+        return max(1, num_cores() // self.num_workers)
+
+    def runtime(self, run_folder: RunFolder) -> Runtime:
+        """How the encoders of this process compute: call it once a process."""
+        device = self.device
+        if device == "cpu":
+            set_threads(self.cores_per_worker)
+        elif device == "cuda":
+            device = f"cuda:{run_folder.claim_number() % max(1, num_gpus())}"
+        return Runtime(device=device, compile=self.compile, max_batch=self.max_batch)
 
 
 @contextlib.contextmanager

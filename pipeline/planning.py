@@ -14,7 +14,7 @@ from pipeline.layout import CacheLayout
 from pipeline.storage import publish_rows, read_table
 from schemas.errors import CacheDamaged, FingerprintMismatch, RecipeError
 from schemas.plan import Piece, ShardSpec, specs_from_rows
-from schemas.recipe import Recipe, differing_fields
+from schemas.recipe import Recipe, StreamSpec, differing_fields
 from schemas.tables import PLAN_SCHEMA
 from schemas.timeline import Grid, num_clips
 from schemas.video import Probe, key_stem
@@ -29,12 +29,22 @@ _JSON_BYTES = 512
 def estimate_clip_bytes(recipe: Recipe, specs: Mapping[str, EncoderSpec]) -> int:
     """Bytes that one clip takes in a tar: features, times, mask, JSON, preview, tar headers."""
     n = recipe.sampling.frames_per_clip
-    members = [2 * specs[name].feature_values(n) + 128 for name in recipe.streams]
+    members: list[int] = []
+    for name, stream in recipe.streams.items():
+        members += _stream_bytes(stream, specs[name], num_frames=n)
     members += [16 * n + 128, n + 128, _JSON_BYTES]
     if recipe.preview.enabled:
         pixels = n * recipe.preview.height**2 * 16 / 9
         members.append(int(pixels * _PREVIEW_BYTES_PER_PIXEL))
     return sum(_HEADER_BYTES + -(-size // 512) * 512 for size in members)
+
+
+def _stream_bytes(stream: StreamSpec, spec: EncoderSpec, *, num_frames: int) -> list[int]:
+    height, width = stream.grid or spec.grid
+    num_values = spec.num_grids(num_frames) * height * width * spec.dim
+    if stream.dtype == "int8":
+        return [num_values + 128, 4 * spec.dim + 128]
+    return [2 * num_values + 128]
 
 
 def extend_plan(

@@ -113,7 +113,7 @@ class DecodeAhead:
     def _start(self, piece: Piece, order: Order, processes: Sequence[DecoderProcess]) -> _Started:
         state = (0, 0)
         try:
-            path = _checked_path(piece)
+            path = checked_path(piece)
             state = size_and_time(piece.uri)
         except VideoError as error:
             return _Started(None, error, state)
@@ -136,7 +136,8 @@ def first_order(piece: Piece, recipe: Recipe) -> Order:
     return "selected" if backend == "pyav" else backend
 
 
-def _checked_path(piece: Piece) -> str:
+def checked_path(piece: Piece) -> str:
+    """Where the file of a piece lies. VideoError: it is not there, or has other content."""
     if size_and_time(piece.uri) != (piece.size_bytes, piece.mtime_ns):
         found = content_sha256(piece.uri)
         if found != piece.content_sha256:

@@ -6,6 +6,7 @@ Small files under the cache's .tmp; worker processes share nothing else.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -37,7 +38,7 @@ class RunFolder:
     def create(cls, scratch: Path) -> RunFolder:
         """A new folder under `scratch`."""
         folder = cls(scratch / f"run-{uuid.uuid4().hex}")
-        for name in ("probes", "progress", "errors", "workers"):
+        for name in ("probes", "progress", "errors", "workers", "claims"):
             (folder.path / name).mkdir(parents=True)
         return folder
 
@@ -70,6 +71,14 @@ class RunFolder:
         for path in self.worker_pids.iterdir():
             with contextlib.suppress(OSError):
                 os.kill(int(path.name), signal.SIGKILL)
+
+    def claim_number(self) -> int:
+        """0, 1, 2, ...: another one for each process that asks."""
+        for number in itertools.count():
+            with contextlib.suppress(FileExistsError):
+                (self.path / "claims" / str(number)).touch(exist_ok=False)
+                return number
+        raise AssertionError
 
     def write_sources(self, sources: Iterable[Source]) -> None:
         """One line a source, as a row of probes that has no facts yet. StorageError."""

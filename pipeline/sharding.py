@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import PurePath
 
 import numpy as np
 
+from pipeline.batching import EncodeAhead
 from pipeline.decoding import ClipFrames, DecodeOutcome, Order, StartAgain
 from pipeline.encoding import Features, StreamEncoders
 from pipeline.layout import CacheLayout
-from pipeline.packing import TarWriter, encode_preview
+from pipeline.packing import Mark, TarWriter, encode_preview
 from pipeline.pool import DecoderPool
 from pipeline.prefetching import DecodeAhead, first_order
 from pipeline.storage import publish, publish_bytes, temporary_file
@@ -26,7 +27,6 @@ from schemas.sample import Sample
 from schemas.sidecar import MissingClips, SampleEntry, Sidecar, VideoOutcome
 from schemas.video import sample_key
 
-BATCH_CLIPS = 8
 BACKEND_FAILURES = ("crashed", "timed_out", "out_of_memory")
 """Of another backend than PyAV, these are not the video's fault until PyAV says so."""
 
@@ -45,15 +45,24 @@ class BuildTools:
     progress: Progress = lambda **_: None
 
 
-@dataclass(slots=True)
-class _Draft:
-    """What goes into the sidecar."""
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """One decoding of a piece: what has come of it."""
 
-    writer: TarWriter
+    piece: Piece
+    order: Order
+    why: str
+    mark: Mark | None = None
+    """Of the tar before the first sample."""
     samples: list[SampleEntry] = field(default_factory=list)
-    videos: list[VideoOutcome] = field(default_factory=list)
-    missing: list[MissingClips] = field(default_factory=list)
-    rejects: list[Reject] = field(default_factory=list)
+    outcome: DecodeOutcome | None = None
+    error: VideoError | None = None
+    is_void: bool = False
+    """What still comes of it is not wanted."""
+
+    def give_up(self, error: VideoError) -> None:
+        """The piece is rejected."""
+        self.error, self.is_void = error, True
 
 
 def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
@@ -61,24 +70,22 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
 
     A video that cannot be used becomes a reject in the sidecar and the shard goes on. A shard with
     no sample has a sidecar and no tar. StorageError: the cache's place cannot be written.
+    DeviceError: one clip is too much for the GPU.
     """
     layout = tools.layout
     sidecar_path = layout.sidecar(spec.name)
     if sidecar_path.exists():
         return Sidecar.from_json(sidecar_path.read_bytes(), where=str(sidecar_path))
     with temporary_file(layout.scratch, name=f"{spec.name}.tar") as temporary:
-        ahead = DecodeAhead(
-            spec.pieces, recipe=tools.recipe, pictures=tools.encoders.pictures, pool=tools.pool
-        )
-        with TarWriter(temporary, place=layout.root) as writer, ahead:
-            draft = _Draft(writer)
-            for piece in spec.pieces:
-                _add_piece(piece, draft, ahead, tools)
+        with TarWriter(temporary, place=layout.root) as writer:
+            build = _ShardBuild(writer, tools)
+            attempts = build.run(spec.pieces)
             sha256, num_bytes = writer.finish()
-        if draft.samples:
+        if any(attempt.samples for attempt in attempts):
             publish(temporary, layout.tar(spec.name))
         else:
             sha256, num_bytes = "", 0
+        used = [attempt for attempt in attempts if attempt.error is None]
         sidecar = Sidecar(
             name=spec.name,
             index=spec.index,
@@ -87,11 +94,11 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
             recipe_fingerprint=spec.recipe_fingerprint,
             tar_sha256=sha256,
             tar_bytes=num_bytes,
-            samples=tuple(draft.samples),
-            videos=tuple(draft.videos),
-            missing=tuple(draft.missing),
-            rejects=tuple(draft.rejects),
-            versions=library_versions(),
+            samples=tuple(entry for attempt in attempts for entry in attempt.samples),
+            videos=tuple(_video_outcome(attempt) for attempt in used),
+            missing=tuple(gap for attempt in attempts for gap in _missing(attempt)),
+            rejects=tuple(_reject(attempt) for attempt in attempts if attempt.error is not None),
+            versions=build.versions,
         )
         publish_bytes(sidecar.to_json().encode(), sidecar_path, scratch=layout.scratch)
     return sidecar
@@ -99,159 +106,179 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
 
 @functools.cache
 def library_versions() -> dict[str, str]:
-    """Versions of the libraries that shape the bytes of a sample."""
+    """Versions of the libraries that shape the bytes of a sample, whatever its encoders."""
     return {name: metadata.version(name) for name in ("av", "numpy", "pillow", "reelcache")}
 
 
-def _add_piece(piece: Piece, draft: _Draft, ahead: DecodeAhead, tools: BuildTools) -> None:
-    mark = draft.writer.mark()
-    try:
-        entries, video = _encode_piece(piece, draft.writer, ahead, tools)
-    except VideoError as error:
-        draft.writer.go_back(mark)
-        reject = Reject(
-            uri=piece.uri,
-            video_id=piece.video_id,
-            stage="encode" if error.reason == "non_finite" else "decode",
-            reason=error.reason,
-            detail=error.detail,
+class _ShardBuild:
+    """The pieces of one shard on their way into its tar."""
+
+    def __init__(self, writer: TarWriter, tools: BuildTools) -> None:
+        self._writer = writer
+        self._tools = tools
+        self.versions = library_versions() | tools.encoders.versions()
+
+    def run(self, pieces: Sequence[Piece]) -> list[_Attempt]:
+        """The last attempt at each piece."""
+        tools = self._tools
+        pictures, pool = tools.encoders.pictures, tools.pool
+        ahead = DecodeAhead(pieces, recipe=tools.recipe, pictures=pictures, pool=pool)
+        with ahead, EncodeAhead(tools.encoders, take=self._take) as encoding:
+            attempts = [self._decode(piece, ahead, encoding) for piece in pieces]
+            encoding.finish()
+        for attempt in attempts:
+            if attempt.error is None and not attempt.samples:
+                assert attempt.outcome is not None
+                detail = f"{attempt.outcome.num_decode_errors} packets failed to decode"
+                if attempt.outcome.complaint:
+                    detail += f"; {attempt.outcome.complaint}"
+                attempt.give_up(VideoError("no_frames", detail))
+        return attempts
+
+    def _decode(
+        self, piece: Piece, ahead: DecodeAhead, encoding: EncodeAhead[_Attempt]
+    ) -> _Attempt:
+        attempt = _Attempt(piece, first_order(piece, self._tools.recipe), "")
+        is_first, has_crashed = True, False
+        while True:
+            try:
+                clips = ahead.clips(piece, order=None if is_first else attempt.order)
+                with contextlib.closing(clips):  # type: ignore[type-var]
+                    for clip in clips:
+                        if isinstance(clip, DecodeOutcome):
+                            attempt.outcome = clip
+                        elif attempt.is_void:  # an encoder has rejected it
+                            break
+                        else:
+                            encoding.add(attempt, clip)
+                break
+            except StartAgain as again:
+                order, why = again.order, "; ".join(filter(None, (attempt.why, again.why)))
+            except VideoError as error:
+                order, why = attempt.order, attempt.why
+                if error.reason in BACKEND_FAILURES and order in ("decord", "ffmpeg"):
+                    order, why = "selected", f"{order} {error.reason}"
+                elif error.reason == "crashed" and not has_crashed:
+                    has_crashed = True  # it may have been killed for what is no fault of its own
+                else:
+                    self._void(attempt, encoding)
+                    attempt.give_up(error)
+                    break
+            is_first = False
+            self._void(attempt, encoding)
+            attempt = _Attempt(piece, order, why)
+        self._tools.progress(done=piece.num_clips)
+        return attempt
+
+    def _void(self, attempt: _Attempt, encoding: EncodeAhead[_Attempt]) -> None:
+        # Of its clips some may be gathered, some may be at the encoders, and some in the tar.
+        attempt.is_void = True
+        encoding.forget(attempt)
+        self._take_back(attempt)
+
+    def _take_back(self, attempt: _Attempt) -> None:
+        if attempt.mark is not None:
+            self._writer.go_back(attempt.mark)
+        attempt.mark, attempt.samples = None, []
+
+    def _take(self, attempt: _Attempt, clip: ClipFrames, features: Features | VideoError) -> None:
+        if attempt.is_void:
+            return
+        if isinstance(features, VideoError):
+            self._take_back(attempt)
+            attempt.give_up(features)
+            return
+        if attempt.mark is None:
+            attempt.mark = self._writer.mark()
+        attempt.samples.append(self._add_sample(clip, features, attempt))
+
+    def _add_sample(self, clip: ClipFrames, features: Features, attempt: _Attempt) -> SampleEntry:
+        piece, recipe = attempt.piece, self._tools.recipe
+        key = sample_key(piece.video_id, clip.clip_index)
+        info = {
+            "video_id": piece.video_id,
+            "clip_index": clip.clip_index,
+            "start_seconds": clip.start_seconds,
+            "end_seconds": clip.end_seconds,
+            "num_frames": clip.num_frames,
+            "fps": recipe.sampling.fps,
+            "source_name": PurePath(piece.uri).name,
+            **clip.shape,
+            "has_audio": piece.has_audio,
+            "truncated": piece.truncated,
+            "corrupt": clip.corrupt,
+            "decoder": attempt.order if attempt.order in ("decord", "ffmpeg") else "pyav",
+            "versions": self.versions,
+        }
+        sample = Sample(
+            key=key,
+            features={name: stored.values for name, stored in features.items()},
+            scales={
+                name: stored.scale for name, stored in features.items() if stored.scale is not None
+            },
+            times=clip.times,
+            mask=np.arange(recipe.sampling.frames_per_clip) < clip.num_frames,
+            info=info,
+            preview=None if clip.preview is None else encode_preview(clip.preview),
         )
-        draft.rejects.append(reject)
-        draft.missing.append(_missing(piece, piece.num_clips, error.reason))
-    else:
-        draft.samples += entries
-        draft.videos.append(video)
-        lacking = piece.num_clips - len(entries)
-        if lacking > 0:
-            why = "corrupt" if video.corrupt else "timestamps"
-            draft.missing.append(_missing(piece, lacking, "truncated" if piece.truncated else why))
-    tools.progress(done=piece.num_clips)
+        place = self._writer.add(sample)
+        return SampleEntry(
+            key=key,
+            video_id=piece.video_id,
+            clip_index=clip.clip_index,
+            start_seconds=clip.start_seconds,
+            end_seconds=clip.end_seconds,
+            num_frames=clip.num_frames,
+            offset=place.offset,
+            num_bytes=place.num_bytes,
+            members=place.members,
+            truncated=piece.truncated,
+            corrupt=clip.corrupt,
+        )
 
 
-def _encode_piece(
-    piece: Piece, writer: TarWriter, ahead: DecodeAhead, tools: BuildTools
-) -> tuple[list[SampleEntry], VideoOutcome]:
-    mark = writer.mark()
-    order = first_order(piece, tools.recipe)
-    is_first, has_crashed, why = True, False, ""
-    while True:
-        try:
-            clips = ahead.clips(piece, order=None if is_first else order)
-            entries, outcome = _encode(clips, piece, writer, tools, order=order)
-            break
-        except StartAgain as again:
-            order, why = again.order, "; ".join(filter(None, (why, again.why)))
-        except VideoError as error:
-            if error.reason in BACKEND_FAILURES and order in ("decord", "ffmpeg"):
-                order, why = "selected", f"{order} {error.reason}"
-            elif error.reason == "crashed" and not has_crashed:
-                has_crashed = True  # it may have been killed for what is no fault of the video's
-            else:
-                raise
-        is_first = False
-        writer.go_back(mark)
-    if not entries:
-        detail = f"{outcome.num_decode_errors} packets failed to decode"
-        if outcome.complaint:
-            detail += f"; {outcome.complaint}"
-        raise VideoError("no_frames", detail)
-    return entries, VideoOutcome(
-        video_id=piece.video_id,
-        num_clips=len(entries),
+def _video_outcome(attempt: _Attempt) -> VideoOutcome:
+    outcome = attempt.outcome
+    assert outcome is not None
+    return VideoOutcome(
+        video_id=attempt.piece.video_id,
+        num_clips=len(attempt.samples),
         num_frames_decoded=outcome.num_frames_decoded,
         num_decode_errors=outcome.num_decode_errors,
-        truncated=piece.truncated,
+        truncated=attempt.piece.truncated,
         corrupt=outcome.corrupt,
-        order=order,
-        why=why,
+        order=attempt.order,
+        why=attempt.why,
     )
 
 
-def _missing(piece: Piece, num_clips: int, reason: str) -> MissingClips:
-    first = piece.first_clip + piece.num_clips - num_clips
-    return MissingClips(
-        video_id=piece.video_id, first_clip=first, num_clips=num_clips, reason=reason
-    )
-
-
-def _encode(
-    clips: Iterator[ClipFrames | DecodeOutcome],
-    piece: Piece,
-    writer: TarWriter,
-    tools: BuildTools,
-    *,
-    order: Order,
-) -> tuple[list[SampleEntry], DecodeOutcome]:
-    entries: list[SampleEntry] = []
-    outcome: DecodeOutcome | None = None
-    with contextlib.closing(clips):  # type: ignore[type-var]
-        for batch in _batches(clips):
-            if isinstance(batch, DecodeOutcome):
-                outcome = batch
-                continue
-            for clip, features in zip(batch, tools.encoders.encode(batch), strict=True):
-                entries.append(_add_sample(clip, features, piece, writer, tools.recipe, order))
-    assert outcome is not None
-    return entries, outcome
-
-
-def _batches(
-    clips: Iterator[ClipFrames | DecodeOutcome],
-) -> Iterator[list[ClipFrames] | DecodeOutcome]:
-    batch: list[ClipFrames] = []
-    for clip in clips:
-        if isinstance(clip, ClipFrames):
-            batch.append(clip)
-        if batch and (len(batch) == BATCH_CLIPS or isinstance(clip, DecodeOutcome)):
-            yield batch
-            batch = []
-        if isinstance(clip, DecodeOutcome):
-            yield clip
-
-
-def _add_sample(
-    clip: ClipFrames,
-    features: Features,
-    piece: Piece,
-    writer: TarWriter,
-    recipe: Recipe,
-    order: Order,
-) -> SampleEntry:
-    key = sample_key(piece.video_id, clip.clip_index)
-    info = {
-        "video_id": piece.video_id,
-        "clip_index": clip.clip_index,
-        "start_seconds": clip.start_seconds,
-        "end_seconds": clip.end_seconds,
-        "num_frames": clip.num_frames,
-        "fps": recipe.sampling.fps,
-        "source_name": PurePath(piece.uri).name,
-        **clip.shape,
-        "has_audio": piece.has_audio,
-        "truncated": piece.truncated,
-        "corrupt": clip.corrupt,
-        "decoder": order if order in ("decord", "ffmpeg") else "pyav",
-        "versions": library_versions(),
-    }
-    sample = Sample(
-        key=key,
-        features=features,
-        times=clip.times,
-        mask=np.arange(recipe.sampling.frames_per_clip) < clip.num_frames,
-        info=info,
-        preview=None if clip.preview is None else encode_preview(clip.preview),
-    )
-    place = writer.add(sample)
-    return SampleEntry(
-        key=key,
+def _missing(attempt: _Attempt) -> Iterator[MissingClips]:
+    piece = attempt.piece
+    lacking = piece.num_clips - len(attempt.samples)
+    if lacking <= 0:
+        return
+    if attempt.error is not None:
+        reason = attempt.error.reason
+    elif piece.truncated:
+        reason = "truncated"
+    else:
+        assert attempt.outcome is not None
+        reason = "corrupt" if attempt.outcome.corrupt else "timestamps"
+    yield MissingClips(
         video_id=piece.video_id,
-        clip_index=clip.clip_index,
-        start_seconds=clip.start_seconds,
-        end_seconds=clip.end_seconds,
-        num_frames=clip.num_frames,
-        offset=place.offset,
-        num_bytes=place.num_bytes,
-        members=place.members,
-        truncated=piece.truncated,
-        corrupt=clip.corrupt,
+        first_clip=piece.first_clip + len(attempt.samples),
+        num_clips=lacking,
+        reason=reason,
+    )
+
+
+def _reject(attempt: _Attempt) -> Reject:
+    error = attempt.error
+    assert error is not None
+    return Reject(
+        uri=attempt.piece.uri,
+        video_id=attempt.piece.video_id,
+        stage="encode" if error.reason == "non_finite" else "decode",
+        reason=error.reason,
+        detail=error.detail,
     )

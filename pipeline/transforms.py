@@ -14,9 +14,10 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from pipeline.encoding import StreamEncoders
+from pipeline.encoding import load_encoders
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
+from pipeline.options import RunOptions
 from pipeline.planning import read_plan
 from pipeline.pool import DecoderPool
 from pipeline.probing import probe_source, read_probes
@@ -73,12 +74,12 @@ class BuildShards(beam.PTransform):  # type: ignore[misc]
     recipe: Recipe
     layout: CacheLayout
     run_folder: RunFolder
-    num_decoders: int
-    """Decoder processes of each worker."""
+    stamps: dict[str, dict[str, Any]]
+    """Of the encoders that the run began with."""
+    options: RunOptions
 
     def expand(self, specs: Any) -> Any:
-        build = _BuildShard(self.recipe, self.layout, self.run_folder, self.num_decoders)
-        return specs | beam.ParDo(build)
+        return specs | beam.ParDo(_BuildShard(self))
 
 
 def _uncommitted(path: str) -> Iterable[ShardSpec]:
@@ -124,37 +125,37 @@ class _WriteProbes(beam.DoFn):  # type: ignore[misc]
 
 
 class _BuildShard(beam.DoFn):  # type: ignore[misc]
-    def __init__(
-        self, recipe: Recipe, layout: CacheLayout, run_folder: RunFolder, num_decoders: int
-    ) -> None:
-        self._num_decoders = num_decoders
-        self._recipe = recipe
-        self._layout = layout
-        self._run_folder = run_folder
+    def __init__(self, settings: BuildShards) -> None:
+        self._settings = settings
 
     def setup(self) -> None:
-        with self._run_folder.reported_errors():
+        settings = self._settings
+        with settings.run_folder.reported_errors():
             pool = DecoderPool(
-                self._recipe.limits,
-                num_processes=self._num_decoders,
-                allow_programs=self._recipe.decode.backend == "ffmpeg",
+                settings.recipe.limits,
+                num_processes=settings.options.decoders_per_worker,
+                allow_programs=settings.recipe.decode.backend == "ffmpeg",
             )
             pool.spawn()  # they start while the encoders load
             try:
-                encoders = StreamEncoders(self._recipe)
+                encoders = load_encoders(
+                    settings.recipe,
+                    stamps=settings.stamps,
+                    runtime=settings.options.runtime(settings.run_folder),
+                )
             except BaseException:
                 pool.close()
                 raise
             self._tools = BuildTools(
-                recipe=self._recipe,
-                layout=self._layout,
+                recipe=settings.recipe,
+                layout=settings.layout,
                 encoders=encoders,
                 pool=pool,
-                progress=ProgressCounter(self._run_folder),
+                progress=ProgressCounter(settings.run_folder),
             )
 
     def process(self, spec: ShardSpec) -> Iterator[str]:
-        with self._run_folder.reported_errors():
+        with self._settings.run_folder.reported_errors():
             yield build_shard(spec, tools=self._tools).name
 
     def teardown(self) -> None:

@@ -50,6 +50,7 @@ KINDS: dict[str, str] = {
     "rejects": "the table of rejects is not that of the probes and sidecars",
     "reader_files": "a file that other readers need is missing or is another",
     "values": "(--deep) a feature is NaN or infinite, or a preview is not a picture",
+    "features": "(--deep) encoded again from its source, a clip has other features",
 }
 
 

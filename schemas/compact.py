@@ -74,8 +74,9 @@ def pool_by_area(
     rows_hH, columns_wW = area_weights(H, grid[0]), area_weights(W, grid[1])
     T, D = features_THWD.shape[0], features_THWD.shape[3]
     by_rows = rows_hH @ features_THWD.reshape(T, H, W * D)
-    pooled_ThwD = columns_wW @ by_rows.reshape(T * grid[0], W, D)
-    return np.ascontiguousarray(pooled_ThwD.reshape(T, *grid, D))
+    by_rows = by_rows.reshape(T * grid[0], W, D)
+    pooled: npt.NDArray[np.float32] = np.matmul(columns_wW, by_rows).reshape(T, *grid, D)
+    return pooled
 
 
 @functools.cache
@@ -86,7 +87,7 @@ def area_weights(size: int, to_size: int) -> npt.NDArray[np.float32]:
     step = size / to_size
     starts, cells = np.arange(to_size)[:, None] * step, np.arange(size)[None, :]
     covered = np.minimum(starts + step, cells + 1) - np.maximum(starts, cells)
-    weights = np.clip(covered, 0, None) / step
+    weights: npt.NDArray[np.float64] = np.clip(covered, 0, None) / step
     weights[weights < 1e-9] = 0
     return weights.astype(np.float32)
 

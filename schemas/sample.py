@@ -1,7 +1,8 @@
 """Sample: one cached clip, to and from the members of a tar. The one place that knows the members.
 
-Features are (T, H, W, D), or fewer frames of an encoder with a temporal stride; `time` is (T, 2) float64 seconds; `mask` is (T,) bool. Members are npy
-version 1.0, JSON and JPEG: nothing that has to be unpickled.
+Features are (T, H, W, D), or fewer grids of an encoder with a temporal stride; `time` is (T, 2)
+float64 seconds; `mask` is (T,) bool. Members are npy version 1.0, JSON and JPEG: nothing that has
+to be unpickled.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Sample:
             scale = self.scales.get(name)
             if (array.dtype == np.int8) != (scale is not None):
                 raise ValueError(f"{self.key}: {name} is {array.dtype}, scale: {scale is not None}")
-            if scale is not None and (scale.shape, scale.dtype) != (array.shape[3:], np.float32):
+            if scale is not None and (scale.shape != array.shape[3:] or scale.dtype != np.float32):
                 raise ValueError(f"{self.key}: {name} has the wrong {scale.shape = } {scale.dtype}")
         if (self.audio is None) != (self.audio_mask is None):
             raise ValueError(f"{self.key}: audio and its mask come together")

@@ -198,7 +198,7 @@ def test_a_piece_whose_file_was_away_is_cached_when_it_is_back(
     sources = read_sources([str(listed)]).sources
     whole, cache = tmp_path / "whole", tmp_path / "cache"
     beam_runner.run(sources, recipe, cache_path=whole)
-    checked = prefetching._checked_path
+    checked = prefetching.checked_path
     calls = 0
 
     def gone_the_second_time(piece: Any) -> str:
@@ -209,7 +209,7 @@ def test_a_piece_whose_file_was_away_is_cached_when_it_is_back(
         return checked(piece)
 
     with monkeypatch.context() as patch:
-        patch.setattr(prefetching, "_checked_path", gone_the_second_time)
+        patch.setattr(prefetching, "checked_path", gone_the_second_time)
         report = beam_runner.run(sources, recipe, cache_path=cache)
     assert report.missing > 0
     video.rename(away)

@@ -43,6 +43,7 @@ def demo(
 ) -> int:
     """Cache, verify and explain: generated clips, or VIDEOS (files, folders, lists) of yours."""
     set_verbosity(quiet=quiet, loud=loud)
+    from pipeline.options import RunOptions
     from pipeline.sources import read_sources
     from pipeline.verifying import verify_cache
 
@@ -55,7 +56,13 @@ def demo(
     found = read_sources(videos)
     if not as_json:
         click.echo(f"\n$ pipeline run {shlex.join(videos)} {shlex.quote(str(cache))}")
-    report = execute(found.sources, recipe, cache=str(cache), workers=workers, quiet=quiet)
+    report = execute(
+        found.sources,
+        recipe,
+        cache=str(cache),
+        options=RunOptions(num_workers=workers),
+        quiet=quiet,
+    )
     result = verify_cache(cache)
     if as_json:
         print_json(report.to_json() | {"verified": result.ok})

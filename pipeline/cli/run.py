@@ -18,6 +18,7 @@ from pipeline.cli.show import (
     print_json,
     set_verbosity,
     size_text,
+    weights_option,
 )
 from pipeline.layout import CacheLayout
 from pipeline.local_files import is_remote, to_path
@@ -28,6 +29,7 @@ from schemas.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pipeline.options import RunOptions
     from pipeline.report import RunReport
     from schemas.video import Source
 
@@ -58,6 +60,7 @@ column uri and, if you like, id, start and end in seconds; paths in a list are r
     metavar="FIELD=VALUE",
     help="Change one field of the recipe; repeatable.",
 )
+@weights_option
 @click.option(
     "--runner",
     type=click.Choice(["local"]),
@@ -78,6 +81,18 @@ column uri and, if you like, id, start and end in seconds; paths in a list are r
     help="Decoder processes of each worker. [default: the cores there are, divided by workers]",
 )
 @click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    help="Where encoders compute: cpu, cuda, cuda:1; auto takes a GPU if there is one.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    help="Clips that an encoder is given at once. [default: 16 on a GPU, 1 on a CPU]",
+)
+@click.option("--compile", is_flag=True, help="Let torch.compile specialise the encoders.")
+@click.option(
     "--max-reject-rate",
     type=click.FloatRange(0, 1),
     default=1.0,
@@ -96,6 +111,10 @@ def run(
     runner: str,  # noqa: ARG001 - one choice so far
     workers: int,
     decoders: int | None,
+    weights: tuple[str, ...],
+    device: str,
+    batch: int | None,
+    compile: bool,  # noqa: A002 - the option's name
     max_reject_rate: float,
     limit: int | None,
     as_json: bool,
@@ -108,22 +127,28 @@ def run(
     not done twice.
     """
     set_verbosity(quiet=quiet, loud=loud)
+    from pipeline.options import RunOptions
     from pipeline.sources import read_sources
 
     if len(paths) < 2:
         raise UsageError("name SOURCES and, as the last argument, the CACHE folder")
     *sources, cache = paths
     cache = cache_path(cache)
-    chosen = choose_recipe(CacheLayout(Path(cache)), recipe, overrides=overrides)
+    chosen = choose_recipe(CacheLayout(Path(cache)), recipe, overrides=overrides, weights=weights)
     found = read_sources(sources, limit=limit)
     report = execute(
         found.sources,
         chosen,
         cache=cache,
-        workers=workers,
-        decoders=decoders,
-        max_reject_rate=max_reject_rate,
-        beam_arguments=beam_arguments,
+        options=RunOptions(
+            num_workers=workers,
+            num_decoders=decoders,
+            device=device,
+            compile=compile,
+            max_batch=batch,
+            max_reject_rate=max_reject_rate,
+            beam_arguments=beam_arguments,
+        ),
         quiet=quiet,
     )
     if loud and not quiet:
@@ -143,17 +168,22 @@ def cache_path(text: str) -> str:
 
 
 def choose_recipe(
-    layout: CacheLayout, name: str | None, *, overrides: Sequence[str] = ()
+    layout: CacheLayout,
+    name: str | None,
+    *,
+    overrides: Sequence[str] = (),
+    weights: Sequence[str] = (),
 ) -> Recipe:
     """The recipe asked for, else the cache's own, else the default one."""
-    if name is not None:
-        return Recipe.load(name, overrides=overrides)
+    from pipeline.encoding import with_weights
     from pipeline.planning import read_made_by
 
-    made_by = read_made_by(layout)
+    made_by = None if name else read_made_by(layout)
     if made_by is None:
-        return Recipe.load(DEFAULT_RECIPE, overrides=overrides)
-    return Recipe.from_mapping(made_by.recipe.to_mapping(), overrides=overrides)
+        recipe = Recipe.load(name or DEFAULT_RECIPE, overrides=overrides)
+    else:
+        recipe = Recipe.from_mapping(made_by.recipe.to_mapping(), overrides=overrides)
+    return with_weights(recipe, weights)
 
 
 def execute(
@@ -161,26 +191,16 @@ def execute(
     recipe: Recipe,
     *,
     cache: str,
-    workers: int = 1,
-    decoders: int | None = None,
-    max_reject_rate: float = 1.0,
-    beam_arguments: Sequence[str] = (),
+    options: RunOptions,
     quiet: bool = False,
 ) -> RunReport:
     """`beam_runner.run` with progress on stderr."""
     import beam_runner
     from pipeline.cli.progress import watch
-    from pipeline.options import RunOptions
 
     def no_watch(*_: Any) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    options = RunOptions(
-        num_workers=workers,
-        num_decoders=decoders,
-        max_reject_rate=max_reject_rate,
-        beam_arguments=tuple(beam_arguments),
-    )
     with end_when_told():
         return beam_runner.run(
             sources, recipe, cache_path=cache, options=options, watch=no_watch if quiet else watch

@@ -26,6 +26,15 @@ def common_options(command: F) -> F:
     return command
 
 
+weights_option = click.option(
+    "--weights",
+    multiple=True,
+    metavar="[STREAM=]WHERE",
+    help="Where an encoder's weights are: a file, a folder, `hub` to download them, or `random` for"
+    " a trial; repeatable.",
+)
+
+
 def set_verbosity(*, quiet: bool, loud: bool) -> None:
     """Let libraries speak with -v only; they log through root loggers, to stderr."""
     if loud and not quiet:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from av.video.frame import VideoFrame
 
 from pipeline.jailed.backends import WantedFrames, check_times
@@ -48,7 +49,14 @@ def read_frames(path: str, wanted: WantedFrames, *, alive: Callable[[], None]) -
                 position += 1
         except (decord.DECORDError, StopIteration) as error:
             raise NotSelectable("decord does not decode a frame") from error
-        picture_HWC = picture.asnumpy()
-        if picture_HWC.ndim != 3 or picture_HWC.shape[2] != 3:  # of very narrow videos
-            raise NotSelectable("decord gives something else than RGB")
-        yield VideoFrame.from_ndarray(picture_HWC, format="rgb24")
+        yield VideoFrame.from_ndarray(_without_padding(picture.asnumpy()), format="rgb24")
+
+
+def _without_padding(picture_HWC: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    # Of narrow videos decord takes the padding of a row for more channels; how long rows are
+    # depends on the processor.
+    height, width, num_channels = picture_HWC.shape
+    if num_channels == 3:
+        return picture_HWC
+    rows = picture_HWC.reshape(height, width * num_channels)[:, : width * 3]
+    return np.ascontiguousarray(rows).reshape(height, width, 3)

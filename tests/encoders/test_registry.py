@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from encoders import check_encoder, encoder_spec, list_encoders, load_encoder, registry
-from encoders.base import EncoderSpec
+from encoders.base import EncoderSpec, Runtime
 from schemas.errors import RecipeError, UsageError
 
 SPEC = EncoderSpec(
@@ -71,8 +71,8 @@ def forget_plug_ins():
 @pytest.fixture
 def mean_plug_in(monkeypatch):
     module = types.ModuleType("mean_plug_in")
-    module.spec = lambda: SPEC
-    module.load = lambda *, device: MeanEncoder(fault=f"on {device}")
+    module.spec = lambda settings, *, device: SPEC
+    module.load = lambda spec, *, settings, runtime: MeanEncoder(fault=f"on {runtime.device}")
     monkeypatch.setitem(sys.modules, "mean_plug_in", module)
     return metadata.EntryPoint("mean-16", "mean_plug_in", "reelcache.encoders")
 
@@ -95,7 +95,7 @@ def test_an_installed_package_adds_an_encoder(monkeypatch, mean_plug_in):
     plug_in(monkeypatch, mean_plug_in)
     assert "mean-16" in list_encoders()
     assert encoder_spec("mean-16") == SPEC
-    assert load_encoder("mean-16", device="cuda").fault == "on cuda"
+    assert load_encoder("mean-16", runtime=Runtime(device="cuda")).fault == "on cuda"
     assert load_encoder("mean-16").fault == "on cpu"
 
 

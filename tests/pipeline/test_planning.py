@@ -210,12 +210,14 @@ def test_nothing_to_plan_is_no_shard():
 def test_the_estimate_of_a_clip_grows_with_all_that_is_stored():
     size = estimate_clip_bytes(TINY, SPECS)
     # Two streams of float16 features, and every member has a header and padding.
-    assert size > 2 * sum(spec.feature_values(4) for spec in SPECS.values()) + 6 * 512
+    assert size > 2 * 4 * (4 * 4 * 32 + 3 * 3 * 48) + 6 * 512
     assert size % 512 == 0
     smaller = [
         Recipe.load("tiny", overrides=["preview.enabled=false"]),
         Recipe.load("tiny", overrides=["preview.height=16"]),
         Recipe.load("tiny", overrides=["sampling.frames_per_clip=2"]),
+        Recipe.load("tiny", overrides=["streams.image.grid=[2, 2]"]),
+        Recipe.load("tiny", overrides=["streams.image.dtype=int8"]),
     ]
     assert all(estimate_clip_bytes(recipe, SPECS) < size for recipe in smaller)
 
@@ -282,5 +284,5 @@ class TestPlanFiles:
     def test_other_weights_are_refused(self, layout):
         write_plan(plan([make_probe("a")]), layout, recipe=TINY, stamps=STAMPS)
         stamps = STAMPS | {"image": STAMPS["image"] | {"weights_sha256": "ab"}}
-        with pytest.raises(FingerprintMismatch, match=r"streams\[0\].stamp.weights_sha256"):
+        with pytest.raises(FingerprintMismatch, match=r"streams\[image\].stamp.weights_sha256"):
             check_recipe(layout, TINY, stamps)

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pipeline.encoding import StreamEncoders, stamp_streams, stream_specs
+from encoders.projection import RandomProjection
+from pipeline.decoding import ClipFrames
+from pipeline.encoding import BATCH_CLIPS, StreamEncoders, stamp_streams, stream_specs
 from pipeline.layout import CacheLayout
 from pipeline.planning import estimate_clip_bytes, extend_plan
 from pipeline.pool import DecoderPool
+from pipeline.prefetching import DecodeAhead
 from pipeline.probing import probe_source
 from pipeline.sharding import BuildTools, build_shard
 from schemas.errors import StorageError
-from schemas.plan import ShardSpec
+from schemas.plan import Piece, ShardSpec
 from schemas.recipe import Recipe
 from schemas.video import Source
 
@@ -151,7 +154,7 @@ def test_features_that_are_not_finite_are_a_reject(
     clips: ClipShelf, tools: BuildTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def encode(self: Any, frames: Any) -> Any:
-        features = np.zeros((*frames.shape[:2], 4, 4, 32), np.float32)
+        features = np.zeros((*frames.shape[:2], *self.spec.grid, self.spec.dim), np.float32)
         features[-1, 0, 0, 0, 0] = 1e6  # more than float16 holds
         return features
 
@@ -159,6 +162,68 @@ def test_features_that_are_not_finite_are_a_reject(
     (spec,) = plan([clips["25.mp4"].path], tools)
     sidecar = build_shard(spec, tools=tools)
     assert [(r.stage, r.reason) for r in sidecar.rejects] == [("encode", "non_finite")]
+
+
+def test_a_batch_holds_clips_of_several_videos(
+    clips: ClipShelf, tools: BuildTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[int] = []
+    encode = StreamEncoders.encode
+
+    def count(self: StreamEncoders, clips: Any) -> Any:
+        batches.append(len(clips))
+        return encode(self, clips)
+
+    monkeypatch.setattr(StreamEncoders, "encode", count)
+    (spec,) = plan([clips[name].path for name in ("60.mp4", "25.mp4", "30.mp4", "50.mp4")], tools)
+    total = len(build_shard(spec, tools=tools).samples)
+    assert len(spec.pieces) == 4
+    assert max(piece.num_clips for piece in spec.pieces) < BATCH_CLIPS
+    assert batches == [BATCH_CLIPS] * (total // BATCH_CLIPS) + [total % BATCH_CLIPS]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_the_size_of_batches_changes_nothing(
+    clips: ClipShelf, tools: BuildTools, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    (spec,) = plan([clips[name].path for name in ("60.mp4", "25.mp4", "30.mp4")], tools)
+    expected = build_shard(spec, tools=tools)
+    monkeypatch.setattr("pipeline.encoding.BATCH_CLIPS", size)
+    layout = CacheLayout(tools.layout.root.with_name("other"))
+    assert build_shard(spec, tools=replace(tools, layout=layout)) == expected
+
+
+@pytest.mark.parametrize("bad", ["60.mp4", "25.mp4", "30.mp4"])
+def test_what_is_not_finite_costs_one_video_of_a_batch(
+    clips: ClipShelf, tools: BuildTools, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    names = ("60.mp4", "25.mp4", "30.mp4")
+    (spec,) = plan([clips[name].path for name in names], tools)
+    (others,) = plan([clips[name].path for name in names if name != bad], tools)
+    expected = build_shard(others, tools=tools)
+    (piece,) = [piece for piece in spec.pieces if piece.uri.endswith(bad)]
+    decoded = DecodeAhead.clips
+
+    def clips_of(self: DecodeAhead, piece: Piece, **options: Any) -> Iterator[Any]:
+        for clip in decoded(self, piece, **options):
+            if isinstance(clip, ClipFrames) and piece.uri.endswith(bad) and clip.clip_index == 1:
+                clip.frames["image"].fill(77)  # the mark by which it is known below
+            yield clip
+
+    encode = RandomProjection.encode
+
+    def fail(self: RandomProjection, frames: Any) -> Any:
+        features = encode(self, frames)
+        features[(frames == 77).all(axis=(1, 2, 3, 4))] = np.nan
+        return features
+
+    monkeypatch.setattr(DecodeAhead, "clips", clips_of)
+    monkeypatch.setattr(RandomProjection, "encode", fail)
+    sidecar = build_shard(spec, tools=tools)
+    assert [(r.video_id, r.reason) for r in sidecar.rejects] == [(piece.video_id, "non_finite")]
+    assert [gap.num_clips for gap in sidecar.missing] == [piece.num_clips]
+    assert sidecar.tar_sha256 == expected.tar_sha256
+    assert sidecar.samples == expected.samples
 
 
 def test_a_bug_is_not_a_reject(

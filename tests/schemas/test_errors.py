@@ -14,6 +14,8 @@ TREE = {
     "RecipeError": ("UsageError", 2),
     "SourceError": ("UsageError", 2),
     "WorkerDied": ("UsageError", 2),
+    "WeightsError": ("UsageError", 2),
+    "DeviceError": ("UsageError", 2),
     "StorageError": ("UsageError", 2),
     "TooManyRejects": ("ReelcacheError", 3),
     "CacheError": ("ReelcacheError", 4),

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from encoders import encoder_spec
 from schemas.errors import RecipeError
 from schemas.recipe import (
+    AudioSpec,
     DecodeLimits,
     DecodeSpec,
+    EncoderSettings,
     PreviewSpec,
     Recipe,
     SamplingSpec,
@@ -40,6 +42,10 @@ def fingerprint(recipe: Recipe) -> str:
 def changed(value: object) -> object:
     if isinstance(value, bool):
         return not value
+    if isinstance(value, tuple):
+        return (2, 2)
+    if value is None:
+        return -3
     return value + "x" if isinstance(value, str) else value + 1  # type: ignore[operator]
 
 
@@ -54,6 +60,9 @@ def replaced(recipe: Recipe, part: str, field: str) -> Recipe:
 
 def fields_of(**parts: type) -> list[tuple[str, str]]:
     return [(part, f.name) for part, cls in parts.items() for f in dataclasses.fields(cls)]
+
+
+IN_THE_STAMP = [f.name for f in dataclasses.fields(EncoderSettings) if f.name != "encoder"]
 
 
 def test_tiny_is_what_the_demo_says():
@@ -239,7 +248,7 @@ def test_fingerprint_ignores_explicit_defaults():
         "sampling.policy=displayed",
         "decode.backend=pyav",
         "decode.pixels=displayed",
-        "decode.resize=squash",
+        "streams.image.resize=own",
         "preview.enabled=true",
         "preview.height=64",
         "streams.image.dtype=float16",
@@ -260,10 +269,40 @@ def test_fingerprint_ignores_limits(part, field):
 
 @pytest.mark.parametrize(
     ("part", "field"),
-    fields_of(sampling=SamplingSpec, decode=DecodeSpec, preview=PreviewSpec, streams=StreamSpec),
+    [
+        (part, field)
+        for part, field in fields_of(
+            sampling=SamplingSpec, decode=DecodeSpec, preview=PreviewSpec, streams=StreamSpec
+        )
+        if field not in IN_THE_STAMP
+    ],
 )
 def test_fingerprint_changes_with_every_field_that_shapes_the_bytes(part, field):
     assert fingerprint(replaced(tiny(), part, field)) != fingerprint(tiny())
+
+
+@pytest.mark.parametrize("field", IN_THE_STAMP)
+def test_what_an_encoder_makes_of_its_settings_is_in_its_stamp_and_not_told_twice(field):
+    assert fingerprint(replaced(tiny(), "streams", field)) == fingerprint(tiny())
+
+
+def test_fingerprint_changes_with_sound():
+    stamps = STAMPS | {"audio": {"name": "some"}}
+    heard = dataclasses.replace(tiny(), audio=AudioSpec(encoder="some"))
+    fewer = dataclasses.replace(heard, audio=AudioSpec(encoder="some", tokens_per_window=1))
+    assert len({tiny().fingerprint(STAMPS), *(r.fingerprint(stamps) for r in (heard, fewer))}) == 3
+
+
+def test_a_difference_of_two_identities_names_the_stream():
+    other = STAMPS | {"image": {"weights_sha256": "b"}}
+    old, new = (tiny().identity(s) for s in (STAMPS | {"image": {"weights_sha256": "a"}}, other))
+    assert differing_fields(old, new) == ['streams[image].stamp.weights_sha256: "a" -> "b"']
+
+
+@pytest.mark.parametrize("grid", ["[8]", "[8, 0]", "[1, 2, 3]"])
+def test_a_grid_is_two_numbers(grid):
+    with pytest.raises(RecipeError, match="grid"):
+        tiny(f"streams.image.grid={grid}")
 
 
 def test_the_identity_names_the_treatment_of_pixels_even_by_default():
@@ -316,7 +355,7 @@ def test_differing_fields_show_a_dropped_default():
 def test_differing_fields_reach_into_streams():
     other = STAMPS | {"image": {"name": "random-image", "dim": 16}}
     assert differing_fields(tiny().identity(STAMPS), tiny().identity(other)) == [
-        "streams[0].stamp.dim: 32 -> 16"
+        "streams[image].stamp.dim: 32 -> 16"
     ]
 
 

@@ -1,0 +1,197 @@
+"""Encode some clips of a cache again, from their sources, and compare with what is stored."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from encoders import Runtime
+from pipeline.cache import FeatureCache
+from pipeline.decoding import ClipFrames, Decoding, Order, StartAgain
+from pipeline.encoding import StreamEncoders, as_stamped, load_encoders
+from pipeline.jail import DecoderProcess
+from pipeline.planning import read_plan
+from pipeline.prefetching import checked_path, first_order
+from pipeline.probing import read_probes
+from pipeline.recovering import follow_moves
+from schemas.compact import pool_by_area
+from schemas.errors import VideoError
+from schemas.plan import Piece
+
+LEAST_COSINE = 0.999
+"""Of a clip's features as stored with those encoded again; less is a finding."""
+
+Features = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamDifference:
+    """How stored features of one stream differ from those encoded again, over all clips."""
+
+    stream: str
+    cosine_mean: float
+    """Of the features of a token; mean over tokens."""
+    cosine_min: float
+    """Of the worst clip's tokens together."""
+    channel_error_median: float
+    """Root mean square of the difference over that of the features, a channel; their median."""
+    channel_error_max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reencoding:
+    """What came of encoding clips again."""
+
+    num_clips: int
+    not_encoded: dict[str, int]
+    """Why -> how many clips could not be encoded again, such as `not_found`."""
+    streams: tuple[StreamDifference, ...]
+    findings: tuple[tuple[str, str, str], ...]
+    """(kind, key, detail) as of `verifying.Finding`."""
+
+
+def reencode_sample(
+    cache: FeatureCache,
+    *,
+    num_clips: int,
+    runtime: Runtime | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Reencoding:
+    """Encode `num_clips` clips of as many videos as possible again; the same ones each time.
+
+    `progress` is called with 1 after each. WeightsError, DeviceError: the encoders cannot be run.
+    FingerprintMismatch: the weights are others than the cache's.
+    """
+    stamps = cache.info.stamps
+    recipe = as_stamped(cache.recipe, stamps)
+    encoders = load_encoders(recipe, stamps=stamps, runtime=runtime or Runtime())
+    keys = _choose(cache, num_clips)
+    pieces = _pieces(cache)
+    not_encoded: Counter[str] = Counter()
+    findings: list[tuple[str, str, str]] = []
+    sums = {name: _Sums(stamps[name]["dim"]) for name in cache.streams}
+    with DecoderProcess(
+        cache.recipe.limits, allow_programs=cache.recipe.decode.backend == "ffmpeg"
+    ) as process:
+        for key in keys:
+            sample = cache[key]
+            try:
+                piece = pieces[sample.info["video_id"]]
+                clip = _decode(piece, sample.info["clip_index"], cache, encoders, process)
+            except VideoError as error:
+                not_encoded[error.reason] += 1
+                continue
+            if not np.array_equal(clip.times, sample.times):
+                findings.append(("times", key, "decoded again, its frames have other times"))
+            for name, features_THWD in _features(clip, cache, encoders):
+                cosine = sums[name].add(sample.decode(name), features_THWD)
+                if not cosine >= LEAST_COSINE:
+                    detail = f"{name}: cosine {cosine:.4f} with what is encoded again"
+                    findings.append(("features", key, detail))
+            progress(1)
+    num_encoded = len(keys) - not_encoded.total()
+    return Reencoding(
+        num_clips=num_encoded,
+        not_encoded=dict(not_encoded),
+        streams=tuple(one.difference(name) for name, one in sums.items()) if num_encoded else (),
+        findings=tuple(findings),
+    )
+
+
+class _Sums:
+    """Sums over tokens, a channel."""
+
+    def __init__(self, dim: int) -> None:
+        self._squares = np.zeros(dim)
+        self._errors = np.zeros(dim)
+        self._cosines: list[float] = []
+        self._clips: list[float] = []
+
+    def add(self, stored: Features, fresh: Features) -> float:
+        """Add one clip: the cosine of the whole of it."""
+        stored_ND = stored.reshape(-1, stored.shape[-1]).astype(np.float64)
+        fresh_ND = fresh.reshape(-1, fresh.shape[-1]).astype(np.float64)
+        self._squares += np.square(fresh_ND).sum(axis=0)
+        self._errors += np.square(stored_ND - fresh_ND).sum(axis=0)
+        products = (stored_ND * fresh_ND).sum(axis=1)
+        norms = np.linalg.norm(stored_ND, axis=1) * np.linalg.norm(fresh_ND, axis=1)
+        alike = (norms == 0) & (np.abs(stored_ND - fresh_ND).max(axis=1) == 0)
+        cosines = np.where(alike, 1.0, products / np.where(norms > 0, norms, 1.0))
+        self._cosines.append(float(cosines.mean()))
+        whole = float(norms @ cosines / norms.sum()) if norms.sum() > 0 else float(alike.all())
+        self._clips.append(whole)
+        return whole
+
+    def difference(self, stream: str) -> StreamDifference:
+        seen = self._squares > 0
+        errors = np.sqrt(self._errors[seen] / self._squares[seen])
+        return StreamDifference(
+            stream=stream,
+            cosine_mean=float(np.mean(self._cosines)),
+            cosine_min=min(self._clips),
+            channel_error_median=float(np.median(errors)) if seen.any() else 0.0,
+            channel_error_max=float(errors.max()) if seen.any() else 0.0,
+        )
+
+
+def _choose(cache: FeatureCache, num_clips: int) -> list[str]:
+    # One clip of each video in a shuffled order, then a second one, until there are enough.
+    chance = random.Random(cache.fingerprint)
+    videos = [chance.sample(keys, len(keys)) for keys in cache.videos.values()]
+    chance.shuffle(videos)
+    chosen: list[str] = []
+    for turn in range(max(map(len, videos), default=0)):
+        chosen += [keys[turn] for keys in videos if turn < len(keys)]
+        if len(chosen) >= num_clips:
+            break
+    return chosen[:num_clips]
+
+
+def _pieces(cache: FeatureCache) -> dict[str, Piece]:
+    specs = follow_moves(read_plan(cache.layout), read_probes(cache.layout))
+    return {piece.video_id: piece for spec in specs for piece in spec.pieces}
+
+
+def _decode(
+    piece: Piece,
+    clip_index: int,
+    cache: FeatureCache,
+    encoders: StreamEncoders,
+    process: DecoderProcess,
+) -> ClipFrames:
+    alone = replace(piece, first_clip=clip_index, num_clips=1, is_last=False)
+    order: Order = first_order(piece, cache.recipe)
+    while True:
+        decoding = Decoding(
+            alone,
+            path=checked_path(piece),
+            recipe=cache.recipe,
+            pictures=encoders.pictures,
+            processes=[process],
+            order=order,
+        )
+        try:
+            for clip in decoding.clips():
+                if isinstance(clip, ClipFrames):
+                    return clip
+            raise VideoError("no_frames", "no such clip any more")
+        except StartAgain as again:
+            order = again.order
+        finally:
+            decoding.close()
+
+
+def _features(
+    clip: ClipFrames, cache: FeatureCache, encoders: StreamEncoders
+) -> Iterator[tuple[str, Features]]:
+    for name, features_BTHWD in encoders.features([clip]):
+        grid = cache.recipe.streams[name].grid
+        features_THWD = features_BTHWD[0]
+        if grid:
+            features_THWD = pool_by_area(features_THWD, grid=(grid[0], grid[1]))
+        yield name, features_THWD
