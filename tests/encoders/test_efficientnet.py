@@ -166,7 +166,7 @@ def test_what_looks_alike_has_like_features(corpus_dir: Path) -> None:
             vectors[name, number] = features(encoder, frames["image"])
     same = [vectors[name, 2] @ vectors[name, 12] for name in names]
     other = [vectors[a, 2] @ vectors[b, 2] for a in names for b in names if a < b]
-    assert min(same) > 0.75
+    assert min(same) > 0.7
     assert np.mean(other) < 0.4
     assert max(other) < min(same) - 0.2
 
