@@ -23,6 +23,12 @@ ENTRY_POINT_GROUP = "reelcache.encoders"
 _MODULES = {
     "encoders.efficientnet": ("efficientnet-lite0",),
     "encoders.projection": ("random-image", "random-video"),
+    "encoders.internvideo2": (
+        "internvideo2-1b",
+        "internvideo2-b14",
+        "internvideo2-l14",
+        "internvideo2-s14",
+    ),
 }
 """Module -> the encoders in it; each has `spec` and `load`."""
 _SOUND_MODULES: dict[str, tuple[str, ...]] = {}
@@ -78,6 +84,11 @@ def load_sound_encoder(
     load = _sound_module(settings.encoder).load
     encoder: SoundEncoder = load(spec, settings=settings, runtime=runtime)
     return encoder
+
+
+def encoder_module(name: str) -> Any:
+    """The module of an encoder of pictures or of sound. RecipeError: no such name."""
+    return _sound_module(name) if name in _SOUND else _module(name)
 
 
 def require_weights(spec: EncoderSpec | SoundSpec) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import re
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
 
 from encoders.weights import Weights
 from schemas.errors import WeightsError
@@ -17,7 +22,14 @@ if TYPE_CHECKING:
 Tensors = dict[str, "torch.Tensor"]
 WRAPPERS = ("model", "module", "state_dict")
 """Keys under which training code wraps a model's tensors."""
+MAX_WRAPPERS = 4
+"""One in the other; a pickle may hold itself."""
 MAX_SHOWN = 5
+ALIGNMENT = 64
+"""Bytes. Products of matrices that begin elsewhere may be rounded differently, so that the same
+weights in two files would give two results."""
+_FORBIDDEN = re.compile(r"(?:GLOBAL|unrecognized function|but got(?: <class)?) '?([\w.]+)")
+"""How torch names what weights_only does not unpickle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +47,7 @@ class LoadReport:
 
 
 def read_tensors(weights: Weights) -> Tensors:
-    """All tensors of the files, unwrapped, on the CPU.
+    """All tensors of the files, unwrapped, on the CPU; mapped, not read, where the format can.
 
     safetensors, or what torch.save wrote, read with weights_only. WeightsError: damaged, or it
     holds other things than tensors.
@@ -47,6 +59,8 @@ def read_tensors(weights: Weights) -> Tensors:
         if twice:
             raise WeightsError(f"{path}: {min(twice)} is also in another part")
         tensors |= found
+    while tensors and all(key.startswith("module.") for key in tensors):
+        tensors = {key.removeprefix("module."): one for key, one in tensors.items()}
     return tensors
 
 
@@ -56,30 +70,53 @@ def load_strictly(
     *,
     source: str,
     ignored: Iterable[str] = (),
+    dropped: Mapping[str, int] | None = None,
     note: str = "",
 ) -> LoadReport:
-    """Put tensors into a module, which may be on the device `meta`.
+    """Put tensors into a module, which may be on the device `meta`; floating ones as float32.
 
-    Every key of the module must be there in its shape, and every other key must belong to one of
-    the `ignored` families: a name that it is, or begins with and a dot. WeightsError, with keys.
+    Keys and shapes as of `match_keys`, whose errors it raises. `dropped` are families that were
+    taken out before, for the report.
     """
-    import torch
-
     expected = module.state_dict()
+    counts = match_keys(expected, tensors, source=source, ignored=ignored)
+    needed = {key: _as_parameter(tensors[key]) for key in expected}
+    module.load_state_dict(needed, strict=True, assign=True)
+    return LoadReport(
+        loaded=tuple(needed),
+        ignored=dict(sorted((Counter(counts) + Counter(dropped or {})).items())),
+        num_parameters=sum(value.numel() for value in needed.values()),
+        note=note,
+    )
+
+
+def match_keys(
+    expected: Mapping[str, torch.Tensor],
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    source: str,
+    ignored: Iterable[str] = (),
+) -> dict[str, int]:
+    """Family of the keys that are known and not needed -> how many.
+
+    Every key that is expected must be there in its shape and kind of number, and every other one
+    must belong to one of the `ignored` families: a name that it is, or begins with and a dot.
+    WeightsError, with keys.
+    """
     families = sorted(ignored, key=len, reverse=True)
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     unknown: list[str] = []
     for key in tensors.keys() - expected.keys():
         family = next((f for f in families if key == f or key.startswith(f + ".")), None)
         if family is None:
             unknown.append(key)
         else:
-            counts[family] = counts.get(family, 0) + 1
+            counts[family] += 1
     missing = sorted(expected.keys() - tensors.keys())
     wrong = [
-        f"{key} is {tuple(tensors[key].shape)}, expected {tuple(value.shape)}"
+        f"{key} is {_describe(tensors[key])}, expected {_describe(value)}"
         for key, value in expected.items()
-        if key in tensors and tensors[key].shape != value.shape
+        if key in tensors and not _fits(tensors[key], value)
     ]
     for what, keys in (("missing", missing), ("unknown", sorted(unknown)), ("wrong", wrong)):
         if keys:
@@ -89,17 +126,7 @@ def load_strictly(
                 f"{source}: not the weights of this model: {what}: {shown}{more}",
                 hint="see docs/encoders.md for the files that are known",
             )
-    needed = {
-        key: tensors[key].to(torch.float32) if value.is_floating_point() else tensors[key]
-        for key, value in expected.items()
-    }
-    module.load_state_dict(needed, strict=True, assign=True)
-    return LoadReport(
-        loaded=tuple(needed),
-        ignored=dict(sorted(counts.items())),
-        num_parameters=sum(value.numel() for value in needed.values()),
-        note=note,
-    )
+    return dict(sorted(counts.items()))
 
 
 def keep_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> Tensors:
@@ -108,52 +135,89 @@ def keep_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> Tensors:
     return kept or dict(tensors)
 
 
+def count_families(keys: Iterable[str]) -> dict[str, int]:
+    """First name of a key, before its dot -> how many keys have it."""
+    return dict(sorted(Counter(key.partition(".")[0] for key in keys).items()))
+
+
+def _as_parameter(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    if tensor.is_floating_point():
+        tensor = tensor.to(torch.float32)
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
+
+
+def _fits(tensor: torch.Tensor, expected: torch.Tensor) -> bool:
+    import torch
+
+    same_kind = tensor.is_floating_point() == expected.is_floating_point()
+    return same_kind and tensor.shape == expected.shape and tensor.layout == torch.strided
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    kind = "" if tensor.is_floating_point() else f" {str(tensor.dtype).removeprefix('torch.')}"
+    return f"{tuple(tensor.shape)}{kind}"
+
+
 def _read_file(path: Path) -> Tensors:
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     import torch
 
     try:
-        value = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
-    except pickle.UnpicklingError as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pickles by other versions
+            value = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+    except Exception as error:  # a damaged file may raise anything
+        code = _named_code(error) if isinstance(error, pickle.UnpicklingError) else ""
+        if not code:
+            raise WeightsError(
+                f"{path}: not a file of weights, or damaged: {_say(error)}"
+            ) from error
         raise WeightsError(
-            f"{path}: holds more than tensors, and unpickling that could run any code:"
-            f" {_first_line(error)}",
+            f"{path}: holds {code} beside tensors, and whoever unpickles such things may run"
+            " any code",
             hint="take the safetensors of the same model, or let whoever you trust convert it",
         ) from error
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, TypeError) as error:
-        raise WeightsError(f"{path}: not a file of weights: {_first_line(error)}") from error
     return _unwrap(value, path)
 
 
 def _read_safetensors(path: Path) -> Tensors:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        return dict(load_file(path))
+        tensors: Tensors = dict(load_file(path))
     except (SafetensorError, OSError, ValueError) as error:
-        raise WeightsError(f"{path}: not a safetensors file: {_first_line(error)}") from error
+        raise WeightsError(f"{path}: not a safetensors file: {_say(error)}") from error
+    if not tensors:
+        raise WeightsError(f"{path}: holds no tensors by name")
+    return tensors
 
 
 def _unwrap(value: Any, path: Path) -> Tensors:
     import torch
 
-    while isinstance(value, dict):
-        inner = next((value[name] for name in WRAPPERS if isinstance(value.get(name), dict)), None)
-        if inner is None:
-            break
-        value = inner
-    tensors = (
-        {key: one for key, one in value.items() if isinstance(one, torch.Tensor)}
-        if isinstance(value, dict)
-        else {}
-    )
+    for _ in range(MAX_WRAPPERS):
+        inside = value if isinstance(value, dict) else {}
+        inner = next(
+            (inside[name] for name in WRAPPERS if isinstance(inside.get(name), dict)), None
+        )
+        value = inside if inner is None else inner
+    tensors = {
+        key: one
+        for key, one in value.items()
+        if isinstance(key, str) and isinstance(one, torch.Tensor)
+    }
     if not tensors:
         raise WeightsError(f"{path}: holds no tensors by name")
-    while all(key.startswith("module.") for key in tensors):
-        tensors = {key.removeprefix("module."): one for key, one in tensors.items()}
     return tensors
+
+
+def _named_code(error: pickle.UnpicklingError) -> str:
+    found = _FORBIDDEN.search(str(error))
+    return found[1] if found else ""
 
 
 def _is_zip(path: Path) -> bool:
@@ -161,6 +225,8 @@ def _is_zip(path: Path) -> bool:
         return file.read(2) == b"PK"
 
 
-def _first_line(error: BaseException) -> str:
+def _say(error: Exception) -> str:
+    # Of a pickle that is none, torch says what helps nobody.
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    told = bool(lines) and isinstance(error, OSError | RuntimeError | SafetensorError)
+    return lines[0] if told else "it is empty, cut off or of another kind"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +20,9 @@ HUB, RANDOM = "hub", "random"
 RECORD_ENDING = ".sha256.json"
 SETTLED_SECONDS = 2.0
 """A file that was written a moment ago may be written again within one tick of its clock."""
-_SHARD_LIST = "model.safetensors.index.json"
+MAX_SHOWN = 8
+_SHA256 = re.compile("[0-9a-f]{64}")
+_PART_LIST = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,21 +87,30 @@ def find_weights(
         return Weights(paths=())
     if where == HUB:
         return _download(encoder=encoder, hub=hub)
-    path = Path(where).expanduser()
+    try:
+        return _find(Path(where).expanduser(), encoder=encoder, names=names, hub=hub)
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~ of a user that there is not
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise WeightsError(f"weights of {encoder}: {where}: cannot be read: {why}") from error
+
+
+def _find(path: Path, *, encoder: str, names: Sequence[str], hub: HubFiles | None) -> Weights:
     if path.is_file():
         return Weights(paths=(path,))
     if not path.is_dir():
         raise WeightsError(
-            f"weights of {encoder}: no file or folder {where!r}", hint=how_to_get(hub)
+            f"weights of {encoder}: no file or folder {str(path)!r}", hint=how_to_get(hub)
         )
     for name in names:
         if (path / name).is_file():
             return Weights(paths=(path / name,))
-    if (path / _SHARD_LIST).is_file():
+    if (path / _PART_LIST).is_file():
         return Weights(paths=_parts(path))
-    found = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
+    entries = sorted(entry.name for entry in path.iterdir())
+    more = f" and {len(entries) - MAX_SHOWN} more" if len(entries) > MAX_SHOWN else ""
+    found = ", ".join(entries[:MAX_SHOWN]) + more or "nothing"
     raise WeightsError(
-        f"weights of {encoder}: none of {', '.join(names)} in {where}; there is {found}",
+        f"weights of {encoder}: none of {', '.join(names)} in {path}; there is {found}",
         hint="name the file itself",
     )
 
@@ -118,7 +131,7 @@ def file_sha256(path: Path) -> str:
         if _state(path) != state:
             raise WeightsError(f"{path}: changed while it was read", hint="try again")
     except OSError as error:
-        raise WeightsError(f"{path}: cannot be read: {error.strerror}") from error
+        raise WeightsError(f"{path}: cannot be read: {error.strerror or error}") from error
     if time.time_ns() - state[1] > SETTLED_SECONDS * 1e9:
         _write_record(record, {"state": state, "sha256": digest})
     return digest
@@ -134,8 +147,8 @@ def _read_record(path: Path) -> dict[str, object] | None:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-    whole = isinstance(record, dict) and isinstance(record.get("sha256"), str)
-    return record if whole else None
+    digest = record.get("sha256") if isinstance(record, dict) else None
+    return record if isinstance(digest, str) and _SHA256.fullmatch(digest) else None
 
 
 def _write_record(path: Path, record: dict[str, object]) -> None:
@@ -148,11 +161,13 @@ def _write_record(path: Path, record: dict[str, object]) -> None:
 
 
 def _parts(folder: Path) -> tuple[Path, ...]:
-    index = folder / _SHARD_LIST
+    index = folder / _PART_LIST
     try:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(f"{index}: not a list of parts of weights: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise WeightsError(f"{index}: not a list of parts of weights") from error
+    if not names:  # no path at all would mean random weights
+        raise WeightsError(f"{index}: names no part")
     for name in names:
         if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
             raise WeightsError(f"{index}: names {name!r}, which is not in the folder")
@@ -162,22 +177,31 @@ def _parts(folder: Path) -> tuple[Path, ...]:
 def _download(*, encoder: str, hub: HubFiles | None) -> Weights:
     if hub is None:
         raise WeightsError(f"{encoder}: there is nothing of it to download")
-    fetch = _hub_fetch()
-    why = ""
-    for name in hub.files:
-        try:
-            return Weights(paths=(Path(fetch(hub.repo, name)),))
-        except Exception as error:  # of many kinds, from several libraries
-            why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    try:
+        return Weights(paths=(_fetch(hub),))
+    except Exception as error:  # of many kinds, from several libraries
+        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        cause = error
     gated = f" It is gated: ask for access on the page of {hub.repo} first." if hub.gated else ""
     raise WeightsError(
         f"{encoder}: {hub.repo} could not be downloaded: {why}",
         hint=f"download it elsewhere and give --weights FILE.{gated}",
-    )
+    ) from cause
 
 
-def _hub_fetch() -> Callable[[str, str], str]:
+def _fetch(hub: HubFiles) -> Path:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    return hf_hub_download
+    for name in hub.files:  # what was downloaded before needs no network, and stays what it was
+        with contextlib.suppress(LocalEntryNotFoundError):
+            return Path(hf_hub_download(hub.repo, name, local_files_only=True))
+    for name in hub.files[:-1]:
+        try:
+            return Path(hf_hub_download(hub.repo, name))
+        except LocalEntryNotFoundError:
+            raise  # no network: each further try would wait as long
+        except EntryNotFoundError:
+            continue
+    return Path(hf_hub_download(hub.repo, hub.files[-1]))

@@ -18,7 +18,7 @@ from schemas.reject import REASONS
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "help.txt"
 SUBCOMMANDS = [["recipes", n] for n in ("list", "show", "check")] + [
-    ["encoders", n] for n in ("list", "show", "check")
+    ["encoders", n] for n in ("list", "show", "check", "convert")
 ]
 
 
@@ -202,14 +202,6 @@ def test_recipes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong.write_text("name = ")
     assert "not valid TOML" in _failure(capsys, "recipes", "check", str(wrong), code=2)
     assert "cannot be read" in _failure(capsys, "recipes", "check", "no/such.toml", code=2)
-
-
-def test_encoders(capsys: pytest.CaptureFixture[str]) -> None:
-    names = [stamp["name"] for stamp in _json(capsys, "encoders", "list")]
-    for name in names:
-        assert _json(capsys, "encoders", "show", name)["name"] == name
-        assert _json(capsys, "encoders", "check", name)["problems"] == []
-    assert "did you mean" in _failure(capsys, "encoders", "check", "random-imagee", code=2)
 
 
 def test_unknown_commands_and_options_are_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
