@@ -138,4 +138,8 @@ def _upright(
     """(height, width, 3) uint8, C-contiguous, turned by `rotation`; `size` is (width, height)."""
     width, height = size[::-1] if rotation in (-90, 90) else size
     picture_HWC = scaler.scale(frame, width=width, height=height)
-    return np.ascontiguousarray(np.rot90(picture_HWC, k=rotation // 90))
+    if rotation == 0:
+        return picture_HWC
+    # A pixel moves as a whole, in half the time of three numbers.
+    turned_HW1 = np.rot90(picture_HWC.view("V3"), k=rotation // 90)
+    return np.ascontiguousarray(turned_HW1).view(np.uint8)

@@ -61,7 +61,7 @@ class Scaler:
         """
         transfer, wide_gamut = _light_of(frame)
         size = (width, height)
-        # To planes libswscale has vector instructions: the same bytes in a quarter of the time.
+        # To planes libswscale has vector instructions: the same bytes in less than half the time.
         planar = not (frame.format.is_rgb or frame.format.has_palette)
         with _refusing(frame):
             if transfer != "sdr" or wide_gamut:
