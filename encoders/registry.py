@@ -22,6 +22,7 @@ from schemas.settings import nearest
 ENTRY_POINT_GROUP = "reelcache.encoders"
 
 _MODULES = {
+    "encoders.efficientnet": ("efficientnet-lite0",),
     "encoders.projection": ("random-image", "random-video"),
     "encoders.siglip": tuple(SIGLIP_SIZES),
     "encoders.dinov3": (

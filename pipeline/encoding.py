@@ -29,6 +29,7 @@ from pipeline.encoding_sound import ChunkEncoder
 from schemas.compact import Stored, is_finite, store_features
 from schemas.errors import FingerprintMismatch, RecipeError, UsageError, VideoError
 from schemas.recipe import AUDIO, AudioSpec, EncoderSettings, Recipe, differing_fields
+from schemas.resize import PictureSpec
 from schemas.settings import nearest
 
 BATCH_CLIPS = 8
@@ -184,9 +185,12 @@ class StreamEncoders:
         return {name: encoder.spec for name, encoder in self._encoders.items()}
 
     @property
-    def pictures(self) -> dict[str, tuple[int, int]]:
-        """Stream -> (width, height) of the pixels it takes."""
-        return {name: (spec.width, spec.height) for name, spec in self.specs.items()}
+    def pictures(self) -> dict[str, PictureSpec]:
+        """Stream -> the picture that its encoder takes."""
+        return {
+            name: PictureSpec(width=spec.width, height=spec.height, resize=spec.resize)
+            for name, spec in self.specs.items()
+        }
 
     @property
     def batch_clips(self) -> int:

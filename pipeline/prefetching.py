@@ -15,6 +15,7 @@ from pipeline.pool import DecoderPool
 from schemas.errors import VideoError
 from schemas.plan import Piece
 from schemas.recipe import Recipe
+from schemas.resize import PictureSpec
 
 LONG_SECONDS = 60.0
 """A piece of more is worth all processes; shorter ones are decoded side by side."""
@@ -42,7 +43,7 @@ class DecodeAhead:
         pieces: Sequence[Piece],
         *,
         recipe: Recipe,
-        pictures: Mapping[str, tuple[int, int]],
+        pictures: Mapping[str, PictureSpec],
         pool: DecoderPool,
     ) -> None:
         self._waiting = list(reversed(pieces))
@@ -115,7 +116,7 @@ class DecodeAhead:
             piece,
             path=path,
             recipe=self._recipe,
-            sizes=self._pictures,
+            pictures=self._pictures,
             processes=processes,
             order=order,
         )

@@ -191,7 +191,7 @@ def _decode(
             piece,
             path=checked_path(piece),
             recipe=cache.recipe,
-            sizes=encoders.pictures,
+            pictures=encoders.pictures,
             processes=[process],
             order=order,
         )
