@@ -98,9 +98,7 @@ def with_weights(recipe: Recipe, choices: Sequence[str]) -> Recipe:
 
     UsageError: no such stream, or one path for several encoders.
     """
-    settings: dict[str, EncoderSettings] = {**recipe.streams}
-    if recipe.audio is not None:
-        settings[AUDIO] = recipe.audio
+    settings = recipe.settings()
     for choice in choices:
         name, equals, where = choice.partition("=")
         if equals and (name in settings or "/" not in name):
