@@ -13,6 +13,7 @@ from importlib import metadata
 from typing import Any
 
 from encoders.base import Encoder, EncoderSpec, Runtime
+from encoders.siglip_sizes import SIZES as SIGLIP_SIZES
 from encoders.sound import SoundEncoder, SoundSpec
 from schemas.errors import RecipeError, UsageError, WeightsError
 from schemas.recipe import EncoderSettings
@@ -22,6 +23,20 @@ ENTRY_POINT_GROUP = "reelcache.encoders"
 
 _MODULES = {
     "encoders.projection": ("random-image", "random-video"),
+    "encoders.siglip": tuple(SIGLIP_SIZES),
+    "encoders.dinov3": (
+        "dinov3-s-16-256",
+        "dinov3-b-16-256",
+        "dinov3-l-16-256",
+        "dinov3-h-plus-16-256",
+    ),
+    "encoders.perception": ("pe-core-b-16-224", "pe-core-l-14-336", "pe-core-g-14-448"),
+    "encoders.vjepa2": (
+        "vjepa2-l-16-256",
+        "vjepa2-h-16-256",
+        "vjepa2-g-16-256",
+        "vjepa2-g-16-384",
+    ),
     "encoders.internvideo2": (
         "internvideo2-1b",
         "internvideo2-b14",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import time
@@ -194,6 +195,8 @@ def _fetch(hub: HubFiles) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
+    # What matters is in the error; every try would tell it twice.
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     for name in hub.files:  # what was downloaded before needs no network, and stays what it was
         with contextlib.suppress(LocalEntryNotFoundError):
             return Path(hf_hub_download(hub.repo, name, local_files_only=True))

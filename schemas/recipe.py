@@ -73,7 +73,7 @@ class EncoderSettings:
     """Whose output is taken, counted from the end: -1 is the last block. None: the encoder's own
     choice."""
     gelu: Literal["", "tanh", "exact"] = ""
-    """Empty: as the weights were trained."""
+    """Empty: as the library runs it whose file the weights are. Libraries differ on SigLIP."""
     resize: Literal["", "own", "fast", "apollo"] = ""
     """own: as the weights' own preprocessing, to the bit. fast: one pass of libswscale. apollo:
     padded to a square, as Apollo does. Empty: own where the encoder has one."""
