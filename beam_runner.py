@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from encoders.devices import choose_device
-from pipeline.encoding import stamp_streams, stream_specs
+from pipeline.encoding import audio_spec, stamp_streams, stream_specs
 from pipeline.finalizing import account_for, finalize_cache, read_committed, read_sidecars
 from pipeline.layout import CacheLayout
 from pipeline.locking import hold_cache
@@ -113,7 +113,11 @@ def run(
             probes,
             recipe=recipe,
             recipe_fingerprint=fingerprint,
-            clip_bytes=estimate_clip_bytes(recipe, stream_specs(recipe, device=options.device)),
+            clip_bytes=estimate_clip_bytes(
+                recipe,
+                stream_specs(recipe, device=options.device),
+                sound=audio_spec(recipe, device=options.device),
+            ),
             existing=planned,
             again=pieces_back(planned, read_committed(planned, layout), probes),
         )

@@ -16,8 +16,9 @@ from pipeline.local_files import size_and_time
 from pipeline.pool import DecoderPool
 from schemas.plan import Piece
 from schemas.recipe import Recipe
+from schemas.resize import PictureSpec
 
-SIZES = {"video": (224, 224)}
+PICTURES = {"video": PictureSpec(width=224, height=224)}
 
 
 def measure_memory(source: Path, *, minutes: int) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def main() -> None:
             whole_file(path, seconds=seconds),
             path=str(path),
             recipe=recipe,
-            sizes=SIZES,
+            pictures=PICTURES,
             processes=pool.processes,
         ).clips():
             count += 0 if isinstance(clip, DecodeOutcome) else clip.num_frames

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.clips import TINY, Recording, first_frames, lengthen, make_recording
 from benchmarks.decode_files import floor_command
-from benchmarks.decode_memory import SIZES, measure_memory, recipe_at, whole_file
+from benchmarks.decode_memory import PICTURES, measure_memory, recipe_at, whole_file
 from benchmarks.timing import LoadWatch, Spent, measure_in_turn
 from pipeline.decoding import Decoding
 from pipeline.pool import DecoderPool
@@ -65,7 +65,7 @@ def measure_startup(folder: Path, *, num_files: int) -> dict[str, Any]:
 
         def sample() -> None:
             for _ in Decoding(
-                piece, path=str(path), recipe=recipe, sizes=SIZES, processes=[process]
+                piece, path=str(path), recipe=recipe, pictures=PICTURES, processes=[process]
             ).clips():
                 pass
 
@@ -120,7 +120,7 @@ def measure_scaling(source: Path, *, seconds: int, rounds: int) -> dict[str, Any
                 piece,
                 path=str(path),
                 recipe=recipe,
-                sizes=SIZES,
+                pictures=PICTURES,
                 processes=pool.processes[:count],
             ).clips():
                 pass

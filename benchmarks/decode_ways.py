@@ -19,11 +19,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 SIZE = 224
-APOLLO_SIZES = {"image": (384, 384), "video": (SIZE, SIZE)}
+APOLLO_SIZES = {"image": 384, "video": SIZE}
 PREVIEW_HEIGHT = 64
 OURS, APOLLO, ALL, DECORD = "ours", "ours, apollo sizes", "PyAV, all frames", "decord"
+PILLOW = "ours, apollo sizes, by Pillow"
 IMPORTS = {
-    **dict.fromkeys((OURS, APOLLO, ALL), ("pipeline.jailed.pixels", "pipeline.jailed.sampler")),
+    **dict.fromkeys(
+        (OURS, APOLLO, PILLOW, ALL), ("pipeline.jailed.pixels", "pipeline.jailed.sampler")
+    ),
     DECORD: ("decord", "numpy"),
 }
 """Way -> what it imports."""
@@ -70,9 +73,10 @@ def main() -> None:
 def _sample(way: str, order: str, path: str, fps: float) -> Iterator[Sample]:
     if way == DECORD:
         return _decord(path, fps)
-    if way == APOLLO:
-        return _ours(path, fps, order=order, sizes=APOLLO_SIZES, preview_height=PREVIEW_HEIGHT)
-    return _ours(path, fps, order=order, sizes={"video": (SIZE, SIZE)}, preview_height=None)
+    if way in (APOLLO, PILLOW):
+        library = "pillow" if way == PILLOW else "libswscale"
+        return _ours(path, fps, order=order, sizes=APOLLO_SIZES, library=library)
+    return _ours(path, fps, order=order, sizes={"video": SIZE}, preview_height=None)
 
 
 def _ours(
@@ -80,14 +84,20 @@ def _ours(
     fps: float,
     *,
     order: str,
-    sizes: Mapping[str, tuple[int, int]],
-    preview_height: int | None,
+    sizes: Mapping[str, int],
+    library: Any = "libswscale",
+    preview_height: int | None = PREVIEW_HEIGHT,
 ) -> Iterator[Sample]:
     from pipeline.jailed.pixels import Converter
     from pipeline.jailed.sampler import VideoSampler
     from pipeline.sampling import Window
+    from schemas.resize import PictureSpec, ResizeSpec
 
-    converter = Converter(sizes=sizes, preview_height=preview_height)
+    resize = ResizeSpec(library=library)
+    pictures = {
+        name: PictureSpec(width=size, height=size, resize=resize) for name, size in sizes.items()
+    }
+    converter = Converter(pictures=pictures, preview_height=preview_height)
     sampler = VideoSampler(
         path,
         window=Window(fps=fps),

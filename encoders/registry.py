@@ -22,6 +22,7 @@ from schemas.settings import nearest
 ENTRY_POINT_GROUP = "reelcache.encoders"
 
 _MODULES = {
+    "encoders.efficientnet": ("efficientnet-lite0",),
     "encoders.projection": ("random-image", "random-video"),
     "encoders.siglip": tuple(SIGLIP_SIZES),
     "encoders.dinov3": (
@@ -45,7 +46,15 @@ _MODULES = {
     ),
 }
 """Module -> the encoders in it; each has `spec` and `load`."""
-_SOUND_MODULES: dict[str, tuple[str, ...]] = {}
+_SOUND_MODULES: dict[str, tuple[str, ...]] = {
+    "encoders.whisper": (
+        "whisper-tiny",
+        "whisper-base",
+        "whisper-small",
+        "whisper-medium",
+        "whisper-large-v3",
+    ),
+}
 _BUILT_IN = {name: module for module, names in _MODULES.items() for name in names}
 _SOUND = {name: module for module, names in _SOUND_MODULES.items() for name in names}
 

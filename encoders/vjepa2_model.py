@@ -76,7 +76,7 @@ def _build(size: Vit) -> Any:
         from transformers import VJEPA2Config, VJEPA2Model
     except ImportError as error:
         raise UsageError(
-            f"V-JEPA 2 needs transformers: {error}", hint="pip install 'reelcache[train]'"
+            f"V-JEPA 2 needs transformers: {error}", hint="pip install 'reelcache[transformers]'"
         ) from error
     shape: dict[str, Any] = {
         "patch_size": size.patch,

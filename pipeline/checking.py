@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from schemas.cache_info import CacheInfo
 from schemas.compact import Stored, is_finite
-from schemas.recipe import Recipe
-from schemas.sample import SCALE_MEMBER, Sample
+from schemas.recipe import AUDIO, Recipe
+from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER, Sample
 from schemas.sidecar import SampleEntry
+from schemas.timeline import windows_per_clip
 
 
 def sample_problems(
@@ -50,10 +53,28 @@ def _shape_problems(
             names.add(f"{name}{SCALE_MEMBER}")
         if array.shape != shape or array.dtype != np.dtype(stream.dtype):
             yield f"{name} is {array.shape} {array.dtype}, expected {shape} {stream.dtype}"
+    if recipe.audio is not None and sample.audio is not None and sample.audio_mask is not None:
+        yield from _audio_problems(sample.audio, sample.audio_mask, info, recipe)
     if recipe.preview.enabled:
         names.add("preview.jpg")
+    if recipe.audio is not None:
+        names |= {AUDIO_MEMBER, AUDIO_MASK_MEMBER}
     if members != names:
         yield f"members are {sorted(members)}, expected {sorted(names)}"
+
+
+def _audio_problems(
+    audio: npt.NDArray[Any], mask: npt.NDArray[Any], info: CacheInfo, recipe: Recipe
+) -> Iterator[str]:
+    assert recipe.audio is not None
+    sampling = recipe.sampling
+    windows = windows_per_clip(fps=sampling.fps, frames_per_clip=sampling.frames_per_clip)
+    shape = (windows, recipe.audio.tokens_per_window, info.stamps[AUDIO]["dim"])
+    if audio.shape != shape or audio.dtype != np.dtype(recipe.audio.dtype):
+        dtype = recipe.audio.dtype
+        yield f"{AUDIO} is {audio.shape} {audio.dtype}, expected {shape} {dtype}"
+    if mask.shape != (windows,) or mask.dtype != np.bool_:
+        yield f"the mask of sound is {mask.shape} {mask.dtype}, expected ({windows},) bool"
 
 
 def _time_problems(sample: Sample, entry: SampleEntry) -> Iterator[str]:
@@ -81,7 +102,8 @@ def _time_problems(sample: Sample, entry: SampleEntry) -> Iterator[str]:
 def _value_problems(sample: Sample) -> Iterator[str]:
     from PIL import Image
 
-    for name, array in sample.features.items():
+    arrays = sample.features if sample.audio is None else sample.features | {AUDIO: sample.audio}
+    for name, array in arrays.items():
         if not is_finite(Stored(values=array, scale=sample.scales.get(name))):
             yield f"{name} holds NaN or infinity"
     if sample.preview is not None:

@@ -14,6 +14,7 @@ from pipeline.planning import cut_pieces
 from pipeline.probing import probe_source
 from schemas.errors import VideoError
 from schemas.recipe import Recipe
+from schemas.resize import PictureSpec
 from schemas.video import Probe, Source
 
 WAYS: tuple[tuple[str, Order], ...] = (
@@ -71,7 +72,7 @@ def compare_backends(
                 piece,
                 path=str(to_path(source.uri)),
                 recipe=recipe,
-                sizes={_STREAM: SIZE},
+                pictures={_STREAM: PictureSpec(width=SIZE[0], height=SIZE[1])},
                 processes=[process],
                 order=order,
             )

@@ -18,6 +18,8 @@ from pipeline.slots import PREVIEW, FrameArrays, SlotLayout, read_slot
 from schemas.errors import VideoError
 from schemas.plan import Piece
 from schemas.recipe import MAX_PREVIEW_ASPECT, Recipe
+from schemas.resize import PictureSpec
+from schemas.settings import to_mapping
 
 Order = Literal["decord", "ffmpeg", "selected", "all", "sorted"]
 """How a video is decoded: by another backend; or by PyAV, only what is wanted, every frame, or
@@ -110,22 +112,22 @@ class Decoding:
         *,
         path: str,
         recipe: Recipe,
-        sizes: Mapping[str, tuple[int, int]],
+        pictures: Mapping[str, PictureSpec],
         processes: Sequence[DecoderProcess],
         order: Order = "selected",
     ) -> None:
-        """`sizes` is stream -> (width, height); all of `processes` are idle.
+        """`pictures` is stream -> what it takes; all of `processes` are idle.
 
         Several processes share the work in the order "selected"; otherwise there must be one.
         """
         self._piece = piece
         self._order = order
-        self._sizes = dict(sizes)
+        self._specs = dict(pictures)
         self._preview_height = recipe.preview.height if recipe.preview.enabled else None
         self._frames_per_clip = recipe.sampling.frames_per_clip
         self._next_k = piece.first_clip * self._frames_per_clip
         self._stop_k = int(recipe.limits.max_duration_seconds * recipe.sampling.fps) + 2
-        picture_bytes = {name: 3 * width * height for name, (width, height) in sizes.items()}
+        picture_bytes = {name: spec.num_bytes for name, spec in pictures.items()}
         if recipe.preview.enabled:
             picture_bytes[PREVIEW] = int(3 * MAX_PREVIEW_ASPECT * recipe.preview.height**2)
         self._layout = SlotLayout.of(picture_bytes)
@@ -135,7 +137,7 @@ class Decoding:
             "max_pixels": recipe.limits.max_pixels,
             "max_duration_seconds": recipe.limits.max_duration_seconds,
             "window": _window(piece, recipe),
-            "sizes": {name: list(size) for name, size in sizes.items()},
+            "pictures": {name: to_mapping(spec) for name, spec in pictures.items()},
             "preview_height": self._preview_height,
             "picture_bytes": picture_bytes,
             "order": order,
@@ -262,7 +264,7 @@ class Decoding:
     def _read_shapes(self, pictures: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         shapes = {name: tuple(wholes(pictures, name)) for name in pictures}
         expected: dict[str, tuple[int, ...]] = {
-            name: (height, width, 3) for name, (width, height) in self._sizes.items()
+            name: (spec.height, spec.width, 3) for name, spec in self._specs.items()
         }
         if self._preview_height is not None:
             width = shapes.get(PREVIEW, ())[1:2]

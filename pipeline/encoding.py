@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -23,9 +25,11 @@ from encoders.devices import device_name
 from encoders.registry import require_weights
 from encoders.weights import HUB, RANDOM
 from pipeline.decoding import ClipFrames
+from pipeline.encoding_sound import ChunkEncoder
 from schemas.compact import Stored, is_finite, store_features
 from schemas.errors import FingerprintMismatch, RecipeError, UsageError, VideoError
 from schemas.recipe import AUDIO, AudioSpec, EncoderSettings, Recipe, differing_fields
+from schemas.resize import PictureSpec
 from schemas.settings import nearest
 
 BATCH_CLIPS = 8
@@ -161,11 +165,19 @@ class StreamEncoders:
             name: load_encoder(stream, runtime=self._runtime)
             for name, stream in recipe.streams.items()
         }
+        # On a CPU pictures and sound would take the cores from each other.
+        on_cpu = self._runtime.device == "cpu"
+        self._turn = threading.Lock() if on_cpu else contextlib.nullcontext()
+        self.sound: ChunkEncoder | None = None
+        """None: the recipe has no sound."""
+        if recipe.audio is not None:
+            self.sound = ChunkEncoder(recipe.audio, runtime=self._runtime, turn=self._turn)
 
     @property
     def stamps(self) -> dict[str, dict[str, Any]]:
         """Stream -> its part of the fingerprint, of the weights that were loaded."""
-        return {name: encoder.spec.stamp() for name, encoder in self._encoders.items()}
+        stamps = {name: encoder.spec.stamp() for name, encoder in self._encoders.items()}
+        return stamps if self.sound is None else stamps | {AUDIO: self.sound.spec.stamp()}
 
     @property
     def specs(self) -> dict[str, EncoderSpec]:
@@ -173,9 +185,12 @@ class StreamEncoders:
         return {name: encoder.spec for name, encoder in self._encoders.items()}
 
     @property
-    def pictures(self) -> dict[str, tuple[int, int]]:
-        """Stream -> (width, height) of the pixels it takes."""
-        return {name: (spec.width, spec.height) for name, spec in self.specs.items()}
+    def pictures(self) -> dict[str, PictureSpec]:
+        """Stream -> the picture that its encoder takes."""
+        return {
+            name: PictureSpec(width=spec.width, height=spec.height, resize=spec.resize)
+            for name, spec in self.specs.items()
+        }
 
     @property
     def batch_clips(self) -> int:
@@ -190,7 +205,9 @@ class StreamEncoders:
 
     def versions(self) -> dict[str, str]:
         """Libraries and the device that shape the bytes of features."""
-        names = sorted({name for spec in self.specs.values() for name in spec.libraries})
+        specs: list[EncoderSpec | SoundSpec] = [*self.specs.values()]
+        specs += [] if self.sound is None else [self.sound.spec]
+        names = sorted({name for spec in specs for name in spec.libraries})
         versions = {name: metadata.version(name) for name in names}
         return versions | ({"device": device_name(self._runtime.device)} if names else {})
 
@@ -200,7 +217,8 @@ class StreamEncoders:
         """(stream, (B, T, H, W, D) float32) as the encoders give them."""
         for name, encoder in self._encoders.items():
             frames_BTHWC = np.stack([clip.frames[name] for clip in clips])
-            features_BTHWD = encoder.encode(frames_BTHWC)
+            with self._turn:
+                features_BTHWD = encoder.encode(frames_BTHWC)
             num_grids = encoder.spec.num_grids(frames_BTHWC.shape[1])
             expected = (len(clips), num_grids, *encoder.spec.grid, encoder.spec.dim)
             if features_BTHWD.shape != expected:

@@ -301,6 +301,15 @@ class DecoderProcess:
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else ""
 
+    def interrupt(self) -> None:
+        """End the child from another thread than the one that uses the process.
+
+        Whoever waits for an answer gets VideoError: crashed.
+        """
+        child = self._child
+        if child is not None:
+            child.kill()
+
     def kill(self) -> None:
         """End the child at once; the next request starts another one."""
         if self._child is None:

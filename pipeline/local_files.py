@@ -60,3 +60,13 @@ def content_sha256(uri: str) -> str:
         raise VideoError("not_found", "no such file") from error
     except OSError as error:
         raise VideoError("unreadable", error.strerror or str(error)) from error
+
+
+def check_unchanged(uri: str, state: tuple[int, int], *, cause: VideoError | None = None) -> None:
+    """VideoError: source_changed since the file had this size and time; gone is not changed."""
+    try:
+        now = size_and_time(uri)
+    except VideoError:
+        return  # what is open is still whole
+    if now != state:
+        raise VideoError("source_changed", "while it was decoded") from cause

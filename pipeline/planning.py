@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from encoders.base import EncoderSpec
+from encoders.sound import SoundSpec
 from pipeline.cache import read_info
 from pipeline.layout import CacheLayout
 from pipeline.storage import publish_rows, read_table
@@ -16,7 +17,7 @@ from schemas.errors import CacheDamaged, FingerprintMismatch, RecipeError
 from schemas.plan import Piece, ShardSpec, specs_from_rows
 from schemas.recipe import Recipe, StreamSpec, differing_fields
 from schemas.tables import PLAN_SCHEMA
-from schemas.timeline import Grid, num_clips
+from schemas.timeline import Grid, num_clips, windows_per_clip
 from schemas.video import Probe, key_stem
 
 SPLIT = "train"
@@ -26,13 +27,24 @@ _PREVIEW_BYTES_PER_PIXEL = 0.25
 _JSON_BYTES = 512
 
 
-def estimate_clip_bytes(recipe: Recipe, specs: Mapping[str, EncoderSpec]) -> int:
-    """Bytes that one clip takes in a tar: features, times, mask, JSON, preview, tar headers."""
+def estimate_clip_bytes(
+    recipe: Recipe, specs: Mapping[str, EncoderSpec], *, sound: SoundSpec | None = None
+) -> int:
+    """Bytes that one clip takes in a tar: features, times, mask, JSON, preview, tar headers.
+
+    `sound` is of the recipe's encoder of sound, where it has one.
+    """
     n = recipe.sampling.frames_per_clip
     members: list[int] = []
     for name, stream in recipe.streams.items():
         members += _stream_bytes(stream, specs[name], num_frames=n)
     members += [16 * n + 128, n + 128, _JSON_BYTES]
+    if recipe.audio is not None:
+        if sound is None:
+            raise ValueError("the recipe has sound, of which nothing is known here")
+        windows = windows_per_clip(fps=recipe.sampling.fps, frames_per_clip=n)
+        num_values = windows * recipe.audio.tokens_per_window * sound.dim
+        members += [2 * num_values + 128, windows + 128]
     if recipe.preview.enabled:
         pixels = n * recipe.preview.height**2 * 16 / 9
         members.append(int(pixels * _PREVIEW_BYTES_PER_PIXEL))

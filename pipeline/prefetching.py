@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from pipeline.decoding import ClipFrames, DecodeOutcome, Decoding, Order
 from pipeline.jail import DecoderProcess
-from pipeline.local_files import content_sha256, size_and_time, to_path
+from pipeline.local_files import check_unchanged, content_sha256, size_and_time, to_path
 from pipeline.pool import DecoderPool
 from schemas.errors import VideoError
 from schemas.plan import Piece
 from schemas.recipe import Recipe
+from schemas.resize import PictureSpec
 
 LONG_SECONDS = 60.0
 """A piece of more is worth all processes; shorter ones are decoded side by side."""
@@ -31,12 +32,7 @@ class _Started:
 
     def check_unchanged(self, piece: Piece, *, cause: VideoError | None = None) -> None:
         """VideoError: source_changed."""
-        try:
-            state = size_and_time(piece.uri)
-        except VideoError:
-            return  # gone, and what is open is still whole
-        if state != self.file_state:
-            raise VideoError("source_changed", "while it was decoded") from cause
+        check_unchanged(piece.uri, self.file_state, cause=cause)
 
 
 class DecodeAhead:
@@ -47,7 +43,7 @@ class DecodeAhead:
         pieces: Sequence[Piece],
         *,
         recipe: Recipe,
-        pictures: Mapping[str, tuple[int, int]],
+        pictures: Mapping[str, PictureSpec],
         pool: DecoderPool,
     ) -> None:
         self._waiting = list(reversed(pieces))
@@ -120,7 +116,7 @@ class DecodeAhead:
             piece,
             path=path,
             recipe=self._recipe,
-            sizes=self._pictures,
+            pictures=self._pictures,
             processes=processes,
             order=order,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from encoders import Runtime
 from pipeline.cache import FeatureCache
 from pipeline.decoding import ClipFrames, Decoding, Order, StartAgain
 from pipeline.encoding import StreamEncoders, as_stamped, load_encoders
+from pipeline.hearing_ahead import ClipSound, HearAhead
 from pipeline.jail import DecoderProcess
 from pipeline.planning import read_plan
 from pipeline.prefetching import checked_path, first_order
@@ -22,11 +24,12 @@ from pipeline.recovering import follow_moves
 from schemas.compact import pool_by_area
 from schemas.errors import VideoError
 from schemas.plan import Piece
+from schemas.recipe import AUDIO
 
 LEAST_COSINE = 0.999
 """Of a clip's features as stored with those encoded again; less is a finding."""
 
-Features = npt.NDArray[np.float32]
+Features = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,22 +77,44 @@ def reencode_sample(
     pieces = _pieces(cache)
     not_encoded: Counter[str] = Counter()
     findings: list[tuple[str, str, str]] = []
-    sums = {name: _Sums(stamps[name]["dim"]) for name in cache.streams}
-    with DecoderProcess(
-        cache.recipe.limits, allow_programs=cache.recipe.decode.backend == "ffmpeg"
-    ) as process:
+    names = [*cache.streams, *([] if encoders.sound is None else [AUDIO])]
+    sums = {name: _Sums(stamps[name]["dim"]) for name in names}
+    with contextlib.ExitStack() as stack:
+        limits = cache.recipe.limits
+        programs = cache.recipe.decode.backend == "ffmpeg"
+        process = stack.enter_context(DecoderProcess(limits, allow_programs=programs))
+        hearing: HearAhead | None = None
+        if encoders.sound is not None:
+            hearer = stack.enter_context(DecoderProcess(limits))
+            hearing = stack.enter_context(
+                HearAhead(encoders.sound, recipe=cache.recipe, process=hearer)
+            )
         for key in keys:
             sample = cache[key]
             try:
-                piece = pieces[sample.info["video_id"]]
-                clip = _decode(piece, sample.info["clip_index"], cache, encoders, process)
+                piece = replace(
+                    pieces[sample.info["video_id"]],
+                    first_clip=sample.info["clip_index"],
+                    num_clips=1,
+                    is_last=False,
+                )
+                clip = _decode(piece, cache, encoders, process)
+                sound = None if hearing is None else _hear(piece, clip, hearing)
             except VideoError as error:
                 not_encoded[error.reason] += 1
                 continue
             if not np.array_equal(clip.times, sample.times):
                 findings.append(("times", key, "decoded again, its frames have other times"))
-            for name, features_THWD in _features(clip, cache, encoders):
-                cosine = sums[name].add(sample.decode(name), features_THWD)
+            pairs = [
+                (name, sample.decode(name), features_THWD)
+                for name, features_THWD in _features(clip, cache, encoders)
+            ]
+            if sound is not None and sample.audio is not None and sample.audio_mask is not None:
+                if not np.array_equal(sound.mask, sample.audio_mask):
+                    findings.append(("features", key, f"{AUDIO}: heard in other windows"))
+                pairs.append((AUDIO, sample.audio.astype(np.float32), sound.tokens))
+            for name, stored, fresh in pairs:
+                cosine = sums[name].add(stored, fresh)
                 if not cosine >= LEAST_COSINE:
                     detail = f"{name}: cosine {cosine:.4f} with what is encoded again"
                     findings.append(("features", key, detail))
@@ -158,20 +183,15 @@ def _pieces(cache: FeatureCache) -> dict[str, Piece]:
 
 
 def _decode(
-    piece: Piece,
-    clip_index: int,
-    cache: FeatureCache,
-    encoders: StreamEncoders,
-    process: DecoderProcess,
+    piece: Piece, cache: FeatureCache, encoders: StreamEncoders, process: DecoderProcess
 ) -> ClipFrames:
-    alone = replace(piece, first_clip=clip_index, num_clips=1, is_last=False)
     order: Order = first_order(piece, cache.recipe)
     while True:
         decoding = Decoding(
-            alone,
+            piece,
             path=checked_path(piece),
             recipe=cache.recipe,
-            sizes=encoders.pictures,
+            pictures=encoders.pictures,
             processes=[process],
             order=order,
         )
@@ -184,6 +204,14 @@ def _decode(
             order = again.order
         finally:
             decoding.close()
+
+
+def _hear(piece: Piece, clip: ClipFrames, hearing: HearAhead) -> ClipSound:
+    hearing.announce(piece, piece, clip)
+    try:
+        return hearing.take(piece, clip)
+    finally:
+        hearing.forget(piece)
 
 
 def _features(

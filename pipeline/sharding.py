@@ -14,6 +14,8 @@ import numpy as np
 from pipeline.batching import EncodeAhead
 from pipeline.decoding import ClipFrames, DecodeOutcome, Order, StartAgain
 from pipeline.encoding import Features, StreamEncoders
+from pipeline.hearing_ahead import ClipSound, HearAhead
+from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.packing import Mark, TarWriter, encode_preview
 from pipeline.pool import DecoderPool
@@ -42,6 +44,8 @@ class BuildTools:
     layout: CacheLayout
     encoders: StreamEncoders
     pool: DecoderPool
+    hearer: DecoderProcess | None = None
+    """Decodes sound; None: where the recipe has sound, each shard makes one for itself."""
     progress: Progress = lambda **_: None
 
 
@@ -116,6 +120,7 @@ class _ShardBuild:
     def __init__(self, writer: TarWriter, tools: BuildTools) -> None:
         self._writer = writer
         self._tools = tools
+        self._hearing: HearAhead | None = None
         self.versions = library_versions() | tools.encoders.versions()
 
     def run(self, pieces: Sequence[Piece]) -> list[_Attempt]:
@@ -123,7 +128,11 @@ class _ShardBuild:
         tools = self._tools
         pictures, pool = tools.encoders.pictures, tools.pool
         ahead = DecodeAhead(pieces, recipe=tools.recipe, pictures=pictures, pool=pool)
-        with ahead, EncodeAhead(tools.encoders, take=self._take) as encoding:
+        with (
+            ahead,
+            self._listen(),
+            EncodeAhead(tools.encoders, take=self._take) as encoding,
+        ):
             attempts = [self._decode(piece, ahead, encoding) for piece in pieces]
             encoding.finish()
         for attempt in attempts:
@@ -134,6 +143,19 @@ class _ShardBuild:
                     detail += f"; {attempt.outcome.complaint}"
                 attempt.give_up(VideoError("no_frames", detail))
         return attempts
+
+    @contextlib.contextmanager
+    def _listen(self) -> Iterator[None]:
+        tools = self._tools
+        if tools.encoders.sound is None:
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            process = tools.hearer or stack.enter_context(DecoderProcess(tools.recipe.limits))
+            self._hearing = stack.enter_context(
+                HearAhead(tools.encoders.sound, recipe=tools.recipe, process=process)
+            )
+            yield
 
     def _decode(
         self, piece: Piece, ahead: DecodeAhead, encoding: EncodeAhead[_Attempt]
@@ -150,6 +172,8 @@ class _ShardBuild:
                         elif attempt.is_void:  # an encoder has rejected it
                             break
                         else:
+                            if self._hearing is not None:
+                                self._hearing.announce(attempt, piece, clip)
                             encoding.add(attempt, clip)
                 break
             except StartAgain as again:
@@ -177,6 +201,8 @@ class _ShardBuild:
         self._take_back(attempt)
 
     def _take_back(self, attempt: _Attempt) -> None:
+        if self._hearing is not None:
+            self._hearing.forget(attempt)
         if attempt.mark is not None:
             self._writer.go_back(attempt.mark)
         attempt.mark, attempt.samples = None, []
@@ -184,15 +210,23 @@ class _ShardBuild:
     def _take(self, attempt: _Attempt, clip: ClipFrames, features: Features | VideoError) -> None:
         if attempt.is_void:
             return
-        if isinstance(features, VideoError):
+        sound: ClipSound | None = None
+        try:
+            if isinstance(features, VideoError):
+                raise features
+            if self._hearing is not None:
+                sound = self._hearing.take(attempt, clip)
+        except VideoError as error:
             self._take_back(attempt)
-            attempt.give_up(features)
+            attempt.give_up(error)
             return
         if attempt.mark is None:
             attempt.mark = self._writer.mark()
-        attempt.samples.append(self._add_sample(clip, features, attempt))
+        attempt.samples.append(self._add_sample(clip, features, sound, attempt))
 
-    def _add_sample(self, clip: ClipFrames, features: Features, attempt: _Attempt) -> SampleEntry:
+    def _add_sample(
+        self, clip: ClipFrames, features: Features, sound: ClipSound | None, attempt: _Attempt
+    ) -> SampleEntry:
         piece, recipe = attempt.piece, self._tools.recipe
         key = sample_key(piece.video_id, clip.clip_index)
         info = {
@@ -210,6 +244,8 @@ class _ShardBuild:
             "decoder": attempt.order if attempt.order in ("decord", "ffmpeg") else "pyav",
             "versions": self.versions,
         }
+        if sound is not None:
+            info["audio_start_seconds"] = sound.start_seconds
         sample = Sample(
             key=key,
             features={name: stored.values for name, stored in features.items()},
@@ -220,6 +256,8 @@ class _ShardBuild:
             mask=np.arange(recipe.sampling.frames_per_clip) < clip.num_frames,
             info=info,
             preview=None if clip.preview is None else encode_preview(clip.preview),
+            audio=None if sound is None else sound.tokens,
+            audio_mask=None if sound is None else sound.mask,
         )
         place = self._writer.add(sample)
         return SampleEntry(

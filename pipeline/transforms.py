@@ -137,6 +137,10 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
                 allow_programs=settings.recipe.decode.backend == "ffmpeg",
             )
             pool.spawn()  # they start while the encoders load
+            hearer = None
+            if settings.recipe.audio is not None:
+                hearer = DecoderProcess(settings.recipe.limits)
+                hearer.spawn()
             try:
                 encoders = load_encoders(
                     settings.recipe,
@@ -145,12 +149,15 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
                 )
             except BaseException:
                 pool.close()
+                if hearer is not None:
+                    hearer.close()
                 raise
             self._tools = BuildTools(
                 recipe=settings.recipe,
                 layout=settings.layout,
                 encoders=encoders,
                 pool=pool,
+                hearer=hearer,
                 progress=ProgressCounter(settings.run_folder),
             )
 
@@ -160,3 +167,5 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
 
     def teardown(self) -> None:
         self._tools.pool.close()
+        if self._tools.hearer is not None:
+            self._tools.hearer.close()

@@ -7,8 +7,10 @@ sample at t_k is the frame displayed then: the largest time <= t_k + TOLERANCE. 
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +82,27 @@ def displayed_indices(times: npt.ArrayLike, grid: Grid) -> npt.NDArray[np.int64]
 def num_clips(num_samples: int, frames_per_clip: int) -> int:
     """Clips lie back to back; the last one is filled up."""
     return -(-num_samples // frames_per_clip)
+
+
+def windows_per_clip(*, fps: float, frames_per_clip: int) -> int:
+    """Windows of sound, one second each, that every sample has room for."""
+    return math.ceil(clip_length(fps=fps, frames_per_clip=frames_per_clip))
+
+
+def clip_windows(clip_index: int, *, fps: float, frames_per_clip: int) -> range:
+    """The windows of sound that begin during a clip; window k begins k seconds after the origin.
+
+    Over all clips each window comes once; a clip of less than a second may have none.
+    """
+    length = clip_length(fps=fps, frames_per_clip=frames_per_clip)
+    return range(math.ceil(clip_index * length), math.ceil((clip_index + 1) * length))
+
+
+@functools.cache
+def clip_length(*, fps: float, frames_per_clip: int) -> Fraction:
+    """Seconds of a clip, exactly: the rate is the fraction that was meant, such as 30000/1001."""
+    rate = Fraction(fps).limit_denominator(1_000_000) or Fraction(fps)
+    return frames_per_clip / rate
 
 
 def display_ranges(

@@ -12,6 +12,7 @@ from pipeline.probing import probe_source
 from schemas.errors import VideoError
 from schemas.plan import Piece
 from schemas.recipe import Recipe
+from schemas.resize import PictureSpec
 from schemas.video import Probe, Source
 from tests.clips import Clip
 from tests.pieces import make_piece
@@ -23,6 +24,15 @@ def recipe_at(fps: float = 1.0, **limits: Any) -> Recipe:
     """The recipe "tiny" at another rate and with other limits."""
     overrides = [f"limits.{name}={value}" for name, value in limits.items()]
     return Recipe.load("tiny", overrides=[f"sampling.fps={fps}", *overrides])
+
+
+def pictures_of(recipe: Recipe) -> dict[str, PictureSpec]:
+    """What the recipe's encoders take."""
+    specs = {name: encoder_spec(stream) for name, stream in recipe.streams.items()}
+    return {
+        name: PictureSpec(width=spec.width, height=spec.height, resize=spec.resize)
+        for name, spec in specs.items()
+    }
 
 
 def piece_of(path: Path, *, first_clip: int = 0, num_clips: int | None = None) -> Piece:
@@ -44,13 +54,12 @@ def start(
 ) -> Decoding:
     """Begin to decode a file or some clips of it."""
     recipe = recipe or recipe_at()
-    specs = {name: encoder_spec(stream.encoder) for name, stream in recipe.streams.items()}
     piece = piece_of(piece) if isinstance(piece, Path) else piece
     return Decoding(
         piece,
         path=piece.uri,
         recipe=recipe,
-        sizes={name: (spec.width, spec.height) for name, spec in specs.items()},
+        pictures=pictures_of(recipe),
         processes=processes,
         order=order,
     )

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.jailed.pixels import Converter
+from schemas.resize import PictureSpec
 from tests.clips import run_ffmpeg
 from tests.colours import Floats, planes_of_rgb, resample
 
@@ -21,7 +22,8 @@ TRANSFER = {"pq": 16, "hlg": 18}
 
 
 def convert(frame: Any, size: tuple[int, int], *, sample_aspect: float = 1.0) -> Picture:
-    converter = Converter(sizes={"image": size}, preview_height=None)
+    picture = PictureSpec(width=size[0], height=size[1])
+    converter = Converter(pictures={"image": picture}, preview_height=None)
     return converter.convert(frame, sample_aspect=sample_aspect).frames["image"]
 
 
@@ -44,6 +46,21 @@ def make_frame(planes: list[npt.NDArray[Any]], pixel_format: str, **tags: int) -
         plane.update(padded.tobytes().ljust(plane.buffer_size, b"\0"))
     for name, value in tags.items():
         setattr(frame, name, value)
+    return frame
+
+
+def noisy_frame(name: str, width: int, height: int) -> Any:
+    """Any code value that the format has, in every place."""
+    frame = av.VideoFrame(width, height, name)
+    noise = np.random.default_rng(0)
+    for plane in frame.planes:
+        values = noise.integers(0, 256, plane.buffer_size, np.uint8)
+        if "10" in name:
+            codes = values.view("<u2")
+            codes &= 0xFFC0
+            if name != "p010le":  # whose ten bits lie at the top
+                codes >>= 6
+        plane.update(values.tobytes())
     return frame
 
 

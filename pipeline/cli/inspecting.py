@@ -136,11 +136,21 @@ def _video_rows(cache: Any) -> Iterator[dict[str, Any]]:
 
 
 def _stream_rows(cache: Any) -> Iterator[tuple[str, ...]]:
+    from schemas.recipe import AUDIO
+    from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER
+    from schemas.timeline import windows_per_clip
+
     num_frames = cache.recipe.sampling.frames_per_clip
     for name, stream in cache.recipe.streams.items():
         stamp = cache.info.stamps[name]
         shape = (num_frames, *stamp["grid"], stamp["dim"])
         yield f"{name}.npy", stream.encoder, _shape(shape), stream.dtype
+    audio = cache.recipe.audio
+    if audio is not None:
+        windows = windows_per_clip(fps=cache.recipe.sampling.fps, frames_per_clip=num_frames)
+        shape = (windows, audio.tokens_per_window, cache.info.stamps[AUDIO]["dim"])
+        yield AUDIO_MEMBER, audio.encoder, _shape(shape), audio.dtype
+        yield AUDIO_MASK_MEMBER, "", _shape((windows,)), "bool"
     yield "time.npy", "", _shape((num_frames, 2)), "float64"
     yield "mask.npy", "", _shape((num_frames,)), "bool"
 
@@ -230,6 +240,7 @@ def _inspect_sample(path: str, key: str, *, as_json: bool) -> None:
                     "times": sample.times.tolist(),
                     "mask": sample.mask.tolist(),
                 }
+                | ({} if sample.audio_mask is None else {"audio_mask": sample.audio_mask.tolist()})
             )
             return
         print_facts([("key", key), ("shard", str(cache.layout.tar(row.shard)))])

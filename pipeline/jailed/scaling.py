@@ -43,6 +43,8 @@ _UNSPECIFIED = 2
 _MIN_INTERLACED_HEIGHT = 4
 _STEEP = 32
 """Times that libswscale reduces a side without trouble."""
+_BAND_PIXELS = 1 << 20
+"""Whose tones are mapped at once, which takes some 80 bytes for each of them."""
 
 
 class Scaler:
@@ -59,11 +61,16 @@ class Scaler:
         """
         transfer, wide_gamut = _light_of(frame)
         size = (width, height)
+        # To planes libswscale has vector instructions: the same bytes in less than half the time.
+        planar = not (frame.format.is_rgb or frame.format.has_palette)
         with _refusing(frame):
             if transfer != "sdr" or wide_gamut:
-                signal_HWC = self._scale(frame, "rgb48le", size)
-                return to_sdr(signal_HWC, transfer=transfer, wide_gamut=wide_gamut)
-            return np.ascontiguousarray(self._scale(frame, "rgb24", size))
+                signal_HWC = self._scale(frame, "gbrp16le" if planar else "rgb48le", size)
+                rows = max(_BAND_PIXELS // width, 1)
+                bands = (signal_HWC[top : top + rows] for top in range(0, height, rows))
+                mapped = [to_sdr(b, transfer=transfer, wide_gamut=wide_gamut) for b in bands]
+                return mapped[0] if len(mapped) == 1 else np.concatenate(mapped)
+            return np.ascontiguousarray(self._scale(frame, "gbrp" if planar else "rgb24", size))
 
     def _scale(self, frame: Any, name: str, size: tuple[int, int]) -> npt.NDArray[Any]:
         try:

@@ -21,6 +21,8 @@ from pipeline.jailed.scheduling import NotSelectable
 from pipeline.sampling import SampledFrame, TimesGoBack, Window
 from pipeline.slots import PREVIEW, SlotLayout, write_slot
 from schemas.errors import VideoError
+from schemas.resize import PictureSpec
+from schemas.settings import read_settings
 
 
 def serve(owner: Owner, request: dict[str, Any]) -> None:
@@ -77,7 +79,7 @@ def _decode(
     max_pixels: int,
     max_duration_seconds: float,
     window: dict[str, Any],
-    sizes: dict[str, tuple[int, int]],
+    pictures: dict[str, dict[str, Any]],
     preview_height: int | None,
     picture_bytes: dict[str, int],
     order: str,
@@ -86,7 +88,8 @@ def _decode(
 ) -> None:
     layout = SlotLayout.of(picture_bytes)
     owner.free_slots = list(range(layout.num_slots))
-    converter = _converter(tuple((name, *size) for name, size in sizes.items()), preview_height)
+    specs = tuple((name, read_settings(PictureSpec, one)) for name, one in pictures.items())
+    converter = _converter(specs, preview_height)
     sampler = VideoSampler(
         path,
         window=Window(**window),
@@ -136,10 +139,9 @@ def _decode(
 
 
 @functools.lru_cache(maxsize=1)
-def _converter(sizes: tuple[tuple[str, int, int], ...], preview_height: int | None) -> Converter:
+def _converter(specs: tuple[tuple[str, PictureSpec], ...], preview_height: int | None) -> Converter:
     # Kept from video to video: the scalers' tables fit the next one of the same format.
-    by_name = {name: (width, height) for name, width, height in sizes}
-    return Converter(sizes=by_name, preview_height=preview_height)
+    return Converter(pictures=dict(specs), preview_height=preview_height)
 
 
 def _sound(

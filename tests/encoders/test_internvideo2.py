@@ -253,7 +253,7 @@ def test_under_autocast_norms_scales_and_sums_stay_float32(tiny, tmp_path):
     full = load(tiny, path).encode(frames)
     half = load(tiny, path, precision="bfloat16")
     dtypes = []
-    for block in half._module.blocks:
+    for block in half.module.blocks:
         block.register_forward_hook(lambda _m, _i, out: dtypes.append(out.dtype))
     features = half.encode(frames)
     assert set(dtypes) == {torch.float32}
@@ -341,7 +341,7 @@ def test_bfloat16_weights_are_computed_with_in_float32(tiny, tmp_path):
     wide = {key: value.to(torch.float32) for key, value in halves.items()}
     encoders = [load(tiny, save(t, tmp_path / f"{i}.pt")) for i, t in enumerate((halves, wide))]
     assert np.array_equal(*(encoder.encode(pictures()) for encoder in encoders))
-    assert {value.dtype for value in encoders[0]._module.parameters()} == {torch.float32}
+    assert {value.dtype for value in encoders[0].module.parameters()} == {torch.float32}
 
 
 def test_the_contract_test_finds_nothing_wrong(tiny, tmp_path):
@@ -350,7 +350,7 @@ def test_the_contract_test_finds_nothing_wrong(tiny, tmp_path):
 
 def test_only_the_blocks_that_run_are_built(tiny):
     for layer, num_blocks in [(-1, 3), (-2, 2), (-3, 1), (None, 2)]:
-        assert len(load(tiny, "random", layer=layer)._module.blocks) == num_blocks
+        assert len(load(tiny, "random", layer=layer).module.blocks) == num_blocks
 
 
 @pytest.mark.parametrize("layer", [0, 1, -41])
@@ -371,7 +371,7 @@ def test_random_weights_are_the_same_each_time_and_leave_the_generator_alone(tin
 
 def test_the_small_distilled_model_runs_in_full_size():
     encoder = load("internvideo2-s14", "random", layer=-1)
-    assert sum(value.numel() for value in encoder._module.parameters()) == 22_302_336
+    assert sum(value.numel() for value in encoder.module.parameters()) == 22_302_336
     features = encoder.encode(pictures(num_frames=8))
     assert features.shape == (1, 8, 16, 16, 384)
     assert np.isfinite(features).all()

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from encoders import encoder_spec
 from pipeline.decoding import ClipFrames, DecodeOutcome, Decoding, Order, StartAgain
 from pipeline.jail import DecoderProcess
 from pipeline.planning import extend_plan
@@ -23,6 +22,7 @@ from schemas.plan import Piece
 from schemas.recipe import Recipe
 from schemas.timeline import num_clips
 from schemas.video import Probe, Source
+from tests.asking import pictures_of
 from tests.clips import (
     MAKERS,
     Clip,
@@ -74,12 +74,13 @@ def piece_of(clip: Clip, recipe: Recipe, **changes: object) -> Piece:
 def start(
     piece: Piece, recipe: Recipe, *processes: DecoderProcess, order: Order = "all"
 ) -> Decoding:
-    sizes = {}
-    for name, stream in recipe.streams.items():
-        spec = encoder_spec(stream.encoder)
-        sizes[name] = (spec.width, spec.height)
     return Decoding(
-        piece, path=piece.uri, recipe=recipe, sizes=sizes, processes=processes, order=order
+        piece,
+        path=piece.uri,
+        recipe=recipe,
+        pictures=pictures_of(recipe),
+        processes=processes,
+        order=order,
     )
 
 

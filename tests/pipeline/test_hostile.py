@@ -314,7 +314,7 @@ serving._probe = choose(serving._probe, "worse")
 jailed.main()
 """
 SAMPLE = """k = 0
-    shapes = {name: [height, width, 3] for name, (width, height) in request["sizes"].items()}
+    shapes = {name: [p["height"], p["width"], 3] for name, p in request["pictures"].items()}
     sides = ("source_width", "source_height", "display_width", "display_height")
     fields = dict(grid_seconds=0.0, start_seconds=0.0, end_seconds=0.0, num_problems=0, slot=0)
     fields |= dict(shape=dict.fromkeys(sides, 1) | {"rotation": 0}, pictures=shapes)

