@@ -9,6 +9,7 @@ Decodes with the decoder processes and the requests of a run. Prints a line of J
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from pipeline.planning import read_made_by, read_plan
 from pipeline.pool import DecoderPool, num_cores
 from pipeline.prefetching import DecodeAhead
 from schemas.recipe import Recipe
+from schemas.resize import PictureSpec
 
 
 def main() -> None:
@@ -40,7 +42,8 @@ def main() -> None:
 
 def _decode(layout: CacheLayout, recipe: Recipe) -> int:
     pictures = {
-        name: (spec.width, spec.height) for name, spec in stream_specs(recipe, device="cpu").items()
+        name: PictureSpec(width=spec.width, height=spec.height, resize=spec.resize)
+        for name, spec in stream_specs(recipe, device="cpu").items()
     }
     num_clips = 0
     with DecoderPool(recipe.limits, num_processes=num_cores()) as pool:
@@ -56,38 +59,25 @@ def _decode(layout: CacheLayout, recipe: Recipe) -> int:
 
 def _encode(recipe: Recipe, num_clips: int) -> float:
     from benchmarks.encode_steps import spend
-    from encoders import Encoder, load_encoder
-    from encoders.devices import set_threads
+    from encoders import load_encoder
+    from encoders.devices import prepare_cpu
+    from encoders.running import TorchEncoder
 
-    set_threads(1)
+    prepare_cpu(1)
     encoders = [load_encoder(stream) for stream in recipe.streams.values()]
     clips = [
         _random_clip(one.spec.height, one.spec.width, recipe.sampling.frames_per_clip)
         for one in encoders
     ]
 
-    def forward(encoder: Encoder, frames_BTHWC: npt.NDArray[np.uint8]) -> None:
-        if hasattr(encoder, "module"):
-            import torch
-
-            batch = encoder.normalise(torch.from_numpy(frames_BTHWC))
-            spent.append(spend(lambda: inference(encoder.module, batch))[0])
-        else:
-            spent.append(spend(lambda: encoder.encode(frames_BTHWC))[0])
-
-    def inference(module: Any, batch: Any) -> None:
-        import torch
-
-        with torch.inference_mode():
-            module(batch)
-
-    spent: list[float] = []
-    for number in range(num_clips + 1):
-        for encoder, frames in zip(encoders, clips, strict=True):
-            forward(encoder, frames)
-        if number == 0:
-            spent.clear()  # the first one is slower
-    return sum(spent)
+    forwards = [
+        one.bare_forward(frames)
+        if isinstance(one, TorchEncoder)
+        else functools.partial(one.encode, frames)
+        for one, frames in zip(encoders, clips, strict=True)
+    ]
+    spent = [sum(spend(forward)[0] for forward in forwards) for _ in range(num_clips + 1)]
+    return sum(spent[1:])  # the first one is slower
 
 
 def _random_clip(height: int, width: int, num_frames: int) -> npt.NDArray[np.uint8]:

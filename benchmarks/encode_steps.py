@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.timing import Spent, measure_in_turn
 from encoders import list_encoders, load_encoder
-from encoders.devices import set_threads
+from encoders.devices import prepare_cpu
 from encoders.running import TorchEncoder
 from pipeline.decoding import ClipFrames
 from pipeline.encoding import StreamEncoders
@@ -42,7 +42,7 @@ class StepScope:
 
 def measure_steps(scope: StepScope) -> list[dict[str, Any]]:
     """A row for each way of each encoder; an encoder that cannot be had here has one note."""
-    set_threads(1)
+    prepare_cpu(1)
     return [row for name in scope.encoders for row in _rows(name, scope)]
 
 
@@ -111,8 +111,7 @@ def _ways(
     encoder: TorchEncoder, settings: EncoderSettings, clips: Sequence[ClipFrames]
 ) -> dict[str, Callable[[], Spent]]:
     frames_BTHWC = np.stack([clip.frames[STREAM] for clip in clips])
-    pixels = torch.from_numpy(frames_BTHWC).split(encoder.max_batch)
-    batches = [encoder.normalise(batch) for batch in pixels]
+    forwards = [encoder.bare_forward(one[None]) for one in frames_BTHWC]  # as a CPU takes them
     grid = tuple(min(size, COMPACT_GRID) for size in encoder.spec.grid)
     streams = {
         way: StreamEncoders(_recipe(settings, grid=grid if how["dtype"] == "int8" else (), **how))
@@ -120,8 +119,7 @@ def _ways(
     }
 
     def bare() -> list[torch.Tensor]:
-        with torch.inference_mode():
-            return [encoder.module(batch) for batch in batches]
+        return [forward() for forward in forwards]
 
     expected = torch.cat(bare()).numpy()
     np.testing.assert_array_equal(encoder.encode(frames_BTHWC), expected)

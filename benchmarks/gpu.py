@@ -224,8 +224,10 @@ def _clip(encoders: StreamEncoders, number: int) -> ClipFrames:
         end_seconds=2.0,
         times=np.zeros((FRAMES, 2)),
         frames={
-            name: generator.integers(0, 256, (FRAMES, height, width, 3), dtype=np.uint8)
-            for name, (width, height) in encoders.pictures.items()
+            name: generator.integers(
+                0, 256, (FRAMES, picture.height, picture.width, 3), dtype=np.uint8
+            )
+            for name, picture in encoders.pictures.items()
         },
         preview=None,
         corrupt=False,

@@ -31,6 +31,7 @@ from pipeline.planning import estimate_clip_bytes
 from pipeline.pool import DecoderPool
 from schemas.compact import INT8_MAX, area_weights, pool_by_area, store_features
 from schemas.recipe import Recipe
+from schemas.resize import PictureSpec
 
 RESULTS = Path("bench-results") / "storage.json"
 CORPUS = ("bigbuckbunny.mp4", "chaplin.mp4", "cockatoo.mp4", "llamafactory_1.mp4")
@@ -231,20 +232,25 @@ def _encode(encoder: str, files: Sequence[Path], *, most: int) -> list[Features]
     settings = usable_settings(encoder)
     assert settings is not None
     loaded = load_encoder(settings)
-    size = (loaded.spec.width, loaded.spec.height)
+    spec = loaded.spec
+    picture = PictureSpec(width=spec.width, height=spec.height, resize=spec.resize)
     return [
         loaded.encode(clip.frames["video"][None])[0]
         for path in files
-        for clip in _clips(path, size=size, most=most)
+        for clip in _clips(path, picture=picture, most=most)
     ]
 
 
-def _clips(path: Path, *, size: tuple[int, int], most: int) -> Iterator[ClipFrames]:
+def _clips(path: Path, *, picture: PictureSpec, most: int) -> Iterator[ClipFrames]:
     recipe = Recipe.load("tiny", overrides=["preview.enabled=false"])
     piece = replace(whole_file(path, seconds=2.0 * most), num_clips=most, is_last=False)
     with DecoderPool(recipe.limits) as pool:
         decoding = Decoding(
-            piece, path=str(path), recipe=recipe, sizes={"video": size}, processes=pool.processes
+            piece,
+            path=str(path),
+            recipe=recipe,
+            pictures={"video": picture},
+            processes=pool.processes,
         )
         yield from (clip for clip in decoding.clips() if isinstance(clip, ClipFrames))
 

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.encode_steps import spend
 from benchmarks.timing import measure_in_turn
-from encoders.devices import set_threads
+from encoders.devices import prepare_cpu
 from schemas.compact import Stored, decode_features, store_features
 
 BATCH = 30
@@ -26,7 +26,7 @@ def measure_reading(*, rounds: int) -> list[dict[str, Any]]:
 
     Gigabytes are those that the values take as float16, whatever they are stored as.
     """
-    set_threads(1)
+    prepare_cpu(1)
     rows = []
     for grid in GRIDS:
         for dtype in ("float16", "int8"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,10 @@ class TorchEncoder:
         """See `Encoder.encode`. Out of memory halves the batch, and the work goes on."""
         num_grids = self.spec.num_grids(frames_BTHWC.shape[1])
         return self._loop.run(frames_BTHWC, shape=(num_grids, *self.spec.grid, self.spec.dim))
+
+    def bare_forward(self, frames_BTHWC: npt.NDArray[np.uint8]) -> Callable[[], torch.Tensor]:
+        """A function that is one forward of these clips and nothing else; for benchmarks."""
+        return self._loop.bare_forward(frames_BTHWC)
 
     def _normalise(self, pixels_BTHWC: torch.Tensor) -> torch.Tensor:
         images_BTCHW = pixels_BTHWC.permute(0, 1, 4, 2, 3).to(torch.float32).div_(255.0)
