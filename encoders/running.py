@@ -33,9 +33,8 @@ class TorchEncoder:
         """`mean` and `std` are of pixels in [0, 1]; `report` is the LoadReport of the weights."""
         self.spec = spec
         self.report = report
-        shape = (1, 1, 3, 1, 1)
-        self._mean = torch.tensor(mean, device=runtime.device).view(shape)
-        self._std = torch.tensor(std, device=runtime.device).view(shape)
+        self._mean = torch.tensor(mean, device=runtime.device)
+        self._std = torch.tensor(std, device=runtime.device)
         self._loop = DeviceLoop(
             module,
             name=spec.name,
@@ -67,5 +66,9 @@ class TorchEncoder:
         return self._loop.bare_forward(frames_BTHWC)
 
     def _normalise(self, pixels_BTHWC: torch.Tensor) -> torch.Tensor:
-        images_BTCHW = pixels_BTHWC.permute(0, 1, 4, 2, 3).to(torch.float32).div_(255.0)
-        return images_BTCHW.sub_(self._mean).div_(self._std)
+        images_BTHWC = pixels_BTHWC.to(torch.float32).div_(255.0)
+        # A row of pixels at a time: the colours alone are too short a run for a processor.
+        rows = images_BTHWC.view(*images_BTHWC.shape[:3], -1)
+        rows.sub_(self._mean.repeat(images_BTHWC.shape[3]))
+        rows.div_(self._std.repeat(images_BTHWC.shape[3]))
+        return images_BTHWC.permute(0, 1, 4, 2, 3)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.cache_info import CacheInfo
-from schemas.compact import Stored, is_finite
+from schemas.compact import Stored, is_finite, stored_shape
 from schemas.recipe import AUDIO, Recipe
 from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER, Sample
 from schemas.sidecar import SampleEntry
@@ -47,8 +47,7 @@ def _shape_problems(
     names = {f"{name}.npy" for name in recipe.streams} | {"time.npy", "mask.npy", "json"}
     for name, stream in recipe.streams.items():
         stamp, array = info.stamps[name], sample.features[name]
-        num_grids = num_frames // stamp.get("temporal_stride", 1)
-        shape = (num_grids, *(stream.grid or stamp["grid"]), stamp["dim"])
+        shape = stored_shape(stream, stamp, num_frames=num_frames)
         if stream.dtype == "int8":
             names.add(f"{name}{SCALE_MEMBER}")
         if array.shape != shape or array.dtype != np.dtype(stream.dtype):

@@ -23,6 +23,7 @@ from encoders import (
 )
 from encoders.devices import device_name
 from encoders.registry import require_weights
+from encoders.tensors import as_float16_by_torch
 from encoders.weights import HUB, RANDOM
 from pipeline.decoding import ClipFrames
 from pipeline.encoding_sound import ChunkEncoder
@@ -98,9 +99,7 @@ def with_weights(recipe: Recipe, choices: Sequence[str]) -> Recipe:
 
     UsageError: no such stream, or one path for several encoders.
     """
-    settings: dict[str, EncoderSettings] = {**recipe.streams}
-    if recipe.audio is not None:
-        settings[AUDIO] = recipe.audio
+    settings = recipe.settings()
     for choice in choices:
         name, equals, where = choice.partition("=")
         if equals and (name in settings or "/" not in name):
@@ -232,7 +231,7 @@ class StreamEncoders:
             stream = self._recipe.streams[name]
             # numpy's own conversion would keep a core busy beside a fast GPU.
             has_torch = "torch" in self._encoders[name].spec.libraries
-            to_float16 = _by_torch if has_torch else as_float16
+            to_float16 = as_float16_by_torch if has_torch else as_float16
             for number, features_THWD in enumerate(features_BTHWD):
                 stored = store_features(
                     features_THWD, grid=stream.grid, dtype=stream.dtype, to_float16=to_float16
@@ -243,10 +242,3 @@ class StreamEncoders:
                 elif not isinstance(result, VideoError):
                     result[name] = stored
         return results
-
-
-def _by_torch(features: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    import torch
-
-    values: npt.NDArray[np.float16] = torch.from_numpy(features).to(torch.float16).numpy()
-    return values

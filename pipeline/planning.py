@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -13,6 +14,7 @@ from encoders.sound import SoundSpec
 from pipeline.cache import read_info
 from pipeline.layout import CacheLayout
 from pipeline.storage import publish_rows, read_table
+from schemas.compact import stored_shape
 from schemas.errors import CacheDamaged, FingerprintMismatch, RecipeError
 from schemas.plan import Piece, ShardSpec, specs_from_rows
 from schemas.recipe import Recipe, StreamSpec, differing_fields
@@ -52,8 +54,7 @@ def estimate_clip_bytes(
 
 
 def _stream_bytes(stream: StreamSpec, spec: EncoderSpec, *, num_frames: int) -> list[int]:
-    height, width = stream.grid or spec.grid
-    num_values = spec.num_grids(num_frames) * height * width * spec.dim
+    num_values = math.prod(stored_shape(stream, spec.stamp(), num_frames=num_frames))
     if stream.dtype == "int8":
         return [num_values + 128, 4 * spec.dim + 128]
     return [2 * num_values + 128]

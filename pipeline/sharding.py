@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import PurePath
 
 import numpy as np
 
+from pipeline.attempts import Attempt, missing_clips, to_reject, video_outcome
 from pipeline.batching import EncodeAhead
-from pipeline.decoding import ClipFrames, DecodeOutcome, Order, StartAgain
+from pipeline.decoding import ClipFrames, DecodeOutcome, StartAgain
 from pipeline.encoding import Features, StreamEncoders
 from pipeline.hearing_ahead import ClipSound, HearAhead
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
-from pipeline.packing import Mark, TarWriter, encode_preview
+from pipeline.packing import TarWriter, encode_preview
 from pipeline.pool import DecoderPool
 from pipeline.prefetching import DecodeAhead, first_order
 from pipeline.storage import publish, publish_bytes, temporary_file
 from schemas.errors import VideoError
 from schemas.plan import Piece, ShardSpec
 from schemas.recipe import Recipe
-from schemas.reject import Reject
 from schemas.sample import Sample
-from schemas.sidecar import MissingClips, SampleEntry, Sidecar, VideoOutcome
+from schemas.sidecar import SampleEntry, Sidecar
 from schemas.video import sample_key
 
 BACKEND_FAILURES = ("crashed", "timed_out", "out_of_memory")
@@ -47,26 +48,6 @@ class BuildTools:
     hearer: DecoderProcess | None = None
     """Decodes sound; None: where the recipe has sound, each shard makes one for itself."""
     progress: Progress = lambda **_: None
-
-
-@dataclass(slots=True, eq=False)
-class _Attempt:
-    """One decoding of a piece: what has come of it."""
-
-    piece: Piece
-    order: Order
-    why: str
-    mark: Mark | None = None
-    """Of the tar before the first sample."""
-    samples: list[SampleEntry] = field(default_factory=list)
-    outcome: DecodeOutcome | None = None
-    error: VideoError | None = None
-    is_void: bool = False
-    """What still comes of it is not wanted."""
-
-    def give_up(self, error: VideoError) -> None:
-        """The piece is rejected."""
-        self.error, self.is_void = error, True
 
 
 def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
@@ -99,9 +80,9 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
             tar_sha256=sha256,
             tar_bytes=num_bytes,
             samples=tuple(entry for attempt in attempts for entry in attempt.samples),
-            videos=tuple(_video_outcome(attempt) for attempt in used),
-            missing=tuple(gap for attempt in attempts for gap in _missing(attempt)),
-            rejects=tuple(_reject(attempt) for attempt in attempts if attempt.error is not None),
+            videos=tuple(video_outcome(attempt) for attempt in used),
+            missing=tuple(gap for attempt in attempts for gap in missing_clips(attempt)),
+            rejects=tuple(to_reject(attempt) for attempt in attempts if attempt.error is not None),
             versions=build.versions,
         )
         publish_bytes(sidecar.to_json().encode(), sidecar_path, scratch=layout.scratch)
@@ -121,9 +102,11 @@ class _ShardBuild:
         self._writer = writer
         self._tools = tools
         self._hearing: HearAhead | None = None
+        self._told: Counter[int] = Counter()
+        """Clips of each piece that are counted as done."""
         self.versions = library_versions() | tools.encoders.versions()
 
-    def run(self, pieces: Sequence[Piece]) -> list[_Attempt]:
+    def run(self, pieces: Sequence[Piece]) -> list[Attempt]:
         """The last attempt at each piece."""
         tools = self._tools
         pictures, pool = tools.encoders.pictures, tools.pool
@@ -136,6 +119,7 @@ class _ShardBuild:
             attempts = [self._decode(piece, ahead, encoding) for piece in pieces]
             encoding.finish()
         for attempt in attempts:
+            self._tell(attempt.piece, attempt.piece.num_clips)
             if attempt.error is None and not attempt.samples:
                 assert attempt.outcome is not None
                 detail = f"{attempt.outcome.num_decode_errors} packets failed to decode"
@@ -157,10 +141,8 @@ class _ShardBuild:
             )
             yield
 
-    def _decode(
-        self, piece: Piece, ahead: DecodeAhead, encoding: EncodeAhead[_Attempt]
-    ) -> _Attempt:
-        attempt = _Attempt(piece, first_order(piece, self._tools.recipe), "")
+    def _decode(self, piece: Piece, ahead: DecodeAhead, encoding: EncodeAhead[Attempt]) -> Attempt:
+        attempt = Attempt(piece, first_order(piece, self._tools.recipe), "")
         is_first, has_crashed = True, False
         while True:
             try:
@@ -190,24 +172,32 @@ class _ShardBuild:
                     break
             is_first = False
             self._void(attempt, encoding)
-            attempt = _Attempt(piece, order, why)
-        self._tools.progress(done=piece.num_clips)
+            attempt = Attempt(piece, order, why)
+        if attempt.error is not None:
+            self._tell(piece, piece.num_clips)
         return attempt
 
-    def _void(self, attempt: _Attempt, encoding: EncodeAhead[_Attempt]) -> None:
+    def _tell(self, piece: Piece, num_done: int) -> None:
+        # A second attempt at a piece is not counted again.
+        more = min(num_done, piece.num_clips) - self._told[id(piece)]
+        if more > 0:
+            self._told[id(piece)] += more
+            self._tools.progress(done=more)
+
+    def _void(self, attempt: Attempt, encoding: EncodeAhead[Attempt]) -> None:
         # Of its clips some may be gathered, some may be at the encoders, and some in the tar.
         attempt.is_void = True
         encoding.forget(attempt)
         self._take_back(attempt)
 
-    def _take_back(self, attempt: _Attempt) -> None:
+    def _take_back(self, attempt: Attempt) -> None:
         if self._hearing is not None:
             self._hearing.forget(attempt)
         if attempt.mark is not None:
             self._writer.go_back(attempt.mark)
         attempt.mark, attempt.samples = None, []
 
-    def _take(self, attempt: _Attempt, clip: ClipFrames, features: Features | VideoError) -> None:
+    def _take(self, attempt: Attempt, clip: ClipFrames, features: Features | VideoError) -> None:
         if attempt.is_void:
             return
         sound: ClipSound | None = None
@@ -223,9 +213,10 @@ class _ShardBuild:
         if attempt.mark is None:
             attempt.mark = self._writer.mark()
         attempt.samples.append(self._add_sample(clip, features, sound, attempt))
+        self._tell(attempt.piece, len(attempt.samples))
 
     def _add_sample(
-        self, clip: ClipFrames, features: Features, sound: ClipSound | None, attempt: _Attempt
+        self, clip: ClipFrames, features: Features, sound: ClipSound | None, attempt: Attempt
     ) -> SampleEntry:
         piece, recipe = attempt.piece, self._tools.recipe
         key = sample_key(piece.video_id, clip.clip_index)
@@ -273,50 +264,3 @@ class _ShardBuild:
             truncated=piece.truncated,
             corrupt=clip.corrupt,
         )
-
-
-def _video_outcome(attempt: _Attempt) -> VideoOutcome:
-    outcome = attempt.outcome
-    assert outcome is not None
-    return VideoOutcome(
-        video_id=attempt.piece.video_id,
-        num_clips=len(attempt.samples),
-        num_frames_decoded=outcome.num_frames_decoded,
-        num_decode_errors=outcome.num_decode_errors,
-        truncated=attempt.piece.truncated,
-        corrupt=outcome.corrupt,
-        order=attempt.order,
-        why=attempt.why,
-    )
-
-
-def _missing(attempt: _Attempt) -> Iterator[MissingClips]:
-    piece = attempt.piece
-    lacking = piece.num_clips - len(attempt.samples)
-    if lacking <= 0:
-        return
-    if attempt.error is not None:
-        reason = attempt.error.reason
-    elif piece.truncated:
-        reason = "truncated"
-    else:
-        assert attempt.outcome is not None
-        reason = "corrupt" if attempt.outcome.corrupt else "timestamps"
-    yield MissingClips(
-        video_id=piece.video_id,
-        first_clip=piece.first_clip + len(attempt.samples),
-        num_clips=lacking,
-        reason=reason,
-    )
-
-
-def _reject(attempt: _Attempt) -> Reject:
-    error = attempt.error
-    assert error is not None
-    return Reject(
-        uri=attempt.piece.uri,
-        video_id=attempt.piece.video_id,
-        stage="encode" if error.reason == "non_finite" else "decode",
-        reason=error.reason,
-        detail=error.detail,
-    )

@@ -6,12 +6,14 @@ The one place that knows both ways, there and back. docs/storage.md has what eac
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from schemas.recipe import StreamSpec
 
 INT8_MAX = 127
 FLOAT16_EXPONENT = np.uint16(0x7C00)
@@ -96,6 +98,14 @@ def pool_by_area(
     by_rows = by_rows.reshape(T * grid[0], W, D)
     pooled: npt.NDArray[np.float32] = np.matmul(columns_wW, by_rows).reshape(T, *grid, D)
     return pooled
+
+
+def stored_shape(
+    stream: StreamSpec, stamp: Mapping[str, Any], *, num_frames: int
+) -> tuple[int, int, int, int]:
+    """(T, H, W, D) of a clip's features as stored, by what the encoder says of itself."""
+    height, width = stream.grid or stamp["grid"]
+    return num_frames // stamp.get("temporal_stride", 1), height, width, stamp["dim"]
 
 
 @functools.cache

@@ -208,6 +208,11 @@ class Recipe:
         """All fields, defaults included, as JSON-ready values."""
         return to_mapping(self)
 
+    def settings(self) -> dict[str, EncoderSettings]:
+        """Stream -> its encoder, and the encoder of sound under the name of its member."""
+        settings: dict[str, EncoderSettings] = {**self.streams}
+        return settings if self.audio is None else settings | {AUDIO: self.audio}
+
     def identity(self, stamps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """What the fingerprint is taken over; `stamps` is the encoders' own, by stream.
 

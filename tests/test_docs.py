@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import subprocess
 import sys
+import types
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from encoders import check_encoder, list_encoders, list_sound_encoders, load_encoder, registry
 from pipeline.cli import COMMANDS
 from pipeline.layout import CacheLayout
 from schemas.reject import REASONS
@@ -94,3 +98,27 @@ def test_python_in_the_documents_runs(number: int, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_plug_in_of_the_documentation_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8")
+    module = types.ModuleType("my_encoders.colours")
+    exec(text.partition("```python\n")[2].partition("```")[0], module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    entry = metadata.EntryPoint("mean-colours", module.__name__, "reelcache.encoders")
+    monkeypatch.setattr(metadata, "entry_points", lambda *, group: [entry])
+    registry._plugged_in.cache_clear()
+    try:
+        assert "mean-colours" in list_encoders()
+        assert check_encoder(load_encoder("mean-colours")) == []
+    finally:
+        registry._plugged_in.cache_clear()
+
+
+def test_every_encoder_is_in_the_documentation() -> None:
+    text = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8")
+    patterns = re.findall(r"`([a-z0-9]+[a-z0-9-]*-[a-z0-9*-]+)`", text.partition("## Choices")[0])
+    names = [*list_encoders(), *list_sound_encoders()]
+    told = [p for p in patterns if not p.startswith("-")] + ["random-*", "internvideo2-?14"]
+    lacking = [name for name in names if not any(fnmatch.fnmatch(name, p) for p in told)]
+    assert lacking == []

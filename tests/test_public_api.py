@@ -34,10 +34,17 @@ EXPORTS = {
     "encoders": {
         "Encoder",
         "EncoderSpec",
+        "Runtime",
+        "SoundEncoder",
+        "SoundSpec",
         "check_encoder",
+        "check_sound_encoder",
         "encoder_spec",
         "list_encoders",
+        "list_sound_encoders",
         "load_encoder",
+        "load_sound_encoder",
+        "sound_spec",
     },
     "pipeline": {"FeatureCache", "Finding", "open_cache", "read_sources", "verify_cache"},
 }

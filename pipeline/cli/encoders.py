@@ -78,11 +78,14 @@ def list_command(*, as_json: bool, quiet: bool, loud: bool) -> None:
         return
     print_table(
         ("encoder", "input", "grid", "dim", "weights"),
-        [
-            (s.name, _input_text(s), _grid_text(s), s.dim, "needed" if s.weights_hint else "none")
-            for s in specs
-        ],
+        [(s.name, _input_text(s), _grid_text(s), s.dim, _weights_text(s)) for s in specs],
     )
+
+
+def _weights_text(spec: EncoderSpec | SoundSpec) -> str:
+    if not spec.weights_hint:
+        return "none"
+    return "found" if spec.weights_sha256 else "needed"
 
 
 @encoders.command(

@@ -136,20 +136,23 @@ def _video_rows(cache: Any) -> Iterator[dict[str, Any]]:
 
 
 def _stream_rows(cache: Any) -> Iterator[tuple[str, ...]]:
+    from schemas.compact import stored_shape
     from schemas.recipe import AUDIO
-    from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER
+    from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER
     from schemas.timeline import windows_per_clip
 
     num_frames = cache.recipe.sampling.frames_per_clip
     for name, stream in cache.recipe.streams.items():
         stamp = cache.info.stamps[name]
-        shape = (num_frames, *stamp["grid"], stamp["dim"])
+        shape = stored_shape(stream, stamp, num_frames=num_frames)
         yield f"{name}.npy", stream.encoder, _shape(shape), stream.dtype
+        if stream.dtype == "int8":
+            yield f"{name}{SCALE_MEMBER}", "", _shape((stamp["dim"],)), "float32"
     audio = cache.recipe.audio
     if audio is not None:
         windows = windows_per_clip(fps=cache.recipe.sampling.fps, frames_per_clip=num_frames)
-        shape = (windows, audio.tokens_per_window, cache.info.stamps[AUDIO]["dim"])
-        yield AUDIO_MEMBER, audio.encoder, _shape(shape), audio.dtype
+        tokens = (windows, audio.tokens_per_window, cache.info.stamps[AUDIO]["dim"])
+        yield AUDIO_MEMBER, audio.encoder, _shape(tokens), audio.dtype
         yield AUDIO_MASK_MEMBER, "", _shape((windows,)), "bool"
     yield "time.npy", "", _shape((num_frames, 2)), "float64"
     yield "mask.npy", "", _shape((num_frames,)), "bool"

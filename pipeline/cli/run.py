@@ -127,6 +127,7 @@ def run(
     not done twice.
     """
     set_verbosity(quiet=quiet, loud=loud)
+    from encoders.weights import RANDOM
     from pipeline.options import RunOptions
     from pipeline.sources import read_sources
 
@@ -135,6 +136,9 @@ def run(
     *sources, cache = paths
     cache = cache_path(cache)
     chosen = choose_recipe(CacheLayout(Path(cache)), recipe, overrides=overrides, weights=weights)
+    made_up = [name for name, one in chosen.settings().items() if one.weights == RANDOM]
+    if made_up and not quiet:
+        click.echo(f"Random weights in {', '.join(made_up)}: the features mean nothing.", err=True)
     found = read_sources(sources, limit=limit)
     report = execute(
         found.sources,

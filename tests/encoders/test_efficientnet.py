@@ -101,8 +101,8 @@ def test_every_key_of_a_published_file_finds_its_place(published: Path) -> None:
     assert report.ignored == {"classifier": 2}
     assert len(report.loaded) == 294
     random = load_encoder(EncoderSettings(encoder=NAME, weights="random"))
-    loaded = encoder._module.model.state_dict()  # type: ignore[attr-defined]
-    for key, value in random._module.model.state_dict().items():  # type: ignore[attr-defined]
+    loaded = encoder.module.model.state_dict()  # type: ignore[attr-defined]
+    for key, value in random.module.model.state_dict().items():  # type: ignore[attr-defined]
         expected = value + 0.01 if value.is_floating_point() else value
         assert torch.equal(loaded[key], expected), key
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli.doctor import doctor
+from pipeline.cli import cli
 from pipeline.decoding import ClipFrames, DecodeOutcome, Decoding, Order, StartAgain
 from pipeline.encoding import StreamEncoders, stamp_streams, stream_specs
 from pipeline.jail import DecoderProcess
@@ -250,7 +250,7 @@ def test_doctor_says_that_a_file_does_not_decode(plain_clip: Clip, tmp_path: Pat
     damaged = tmp_path / "damaged.mp4"
     damaged.write_bytes(content[:start] + bytes(stop - start) + content[stop:])
     path = str(damaged)
-    result = CliRunner().invoke(doctor, ["--decode", path, "--json"], standalone_mode=False)
+    result = CliRunner().invoke(cli, ["doctor", "--decode", path, "--json"], standalone_mode=False)
     found = json.loads(result.output)
     assert not found["ok"]
     assert found["decoders"][0]["problem"] == "no frame can be decoded"
@@ -258,7 +258,7 @@ def test_doctor_says_that_a_file_does_not_decode(plain_clip: Clip, tmp_path: Pat
 
 def test_doctor_compares_the_decoders_on_a_file(plain_clip: Clip) -> None:
     path = str(plain_clip.path)
-    result = CliRunner().invoke(doctor, ["--decode", path, "--json"], standalone_mode=False)
+    result = CliRunner().invoke(cli, ["doctor", "--decode", path, "--json"], standalone_mode=False)
     found = json.loads(result.output)
     assert found["ok"]
     assert found["codec"] == "h264"
@@ -318,7 +318,7 @@ def test_doctor_says_what_is_wrong_with_a_file(name: str, tmp_path: Path) -> Non
     path = str(tmp_path / name)
     with pytest.raises(SourceError) as caught:
         CliRunner().invoke(
-            doctor, ["--decode", path], standalone_mode=False, catch_exceptions=False
+            cli, ["doctor", "--decode", path], standalone_mode=False, catch_exceptions=False
         )
     assert path in caught.value.message
     assert caught.value.exit_code == 2
