@@ -41,8 +41,11 @@ class Scope:
 SCOPES = {
     "full": Scope(
         steps=StepScope(
-            encoders=("internvideo2-s14", "siglip-b-16-224", "efficientnet-lite0"),
-            num_clips=4,
+            encoders=(
+                ("internvideo2-s14", 2),
+                ("siglip-b-16-224", 1),
+                ("efficientnet-lite0", 16),
+            ),
             rounds=8,
         ),
         cases=(
@@ -64,7 +67,7 @@ SCOPES = {
         rounds=4,
     ),
     "quick": Scope(
-        steps=StepScope(encoders=("internvideo2-s14", "efficientnet-lite0"), num_clips=2, rounds=4),
+        steps=StepScope(encoders=(("internvideo2-s14", 1), ("efficientnet-lite0", 8)), rounds=4),
         cases=(
             RunCase(
                 name="projections",
@@ -77,7 +80,7 @@ SCOPES = {
         rounds=3,
     ),
     "tiny": Scope(
-        steps=StepScope(encoders=("internvideo2-s14", "none-such"), num_clips=1, rounds=2),
+        steps=StepScope(encoders=(("internvideo2-s14", 1), ("none-such", 1)), rounds=2),
         cases=(
             RunCase(
                 name="projections", streams=_PROJECTIONS, recording=TINY, num_videos=1, seconds=6

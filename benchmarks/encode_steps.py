@@ -34,8 +34,8 @@ STREAM = "stream"
 class StepScope:
     """How much is measured."""
 
-    encoders: tuple[str, ...]
-    num_clips: int
+    encoders: tuple[tuple[str, int], ...]
+    """(name, clips of a round)"""
     rounds: int
     """The first is dropped."""
 
@@ -43,10 +43,14 @@ class StepScope:
 def measure_steps(scope: StepScope) -> list[dict[str, Any]]:
     """A row for each way of each encoder; an encoder that cannot be had here has one note."""
     prepare_cpu(1)
-    return [row for name in scope.encoders for row in _rows(name, scope)]
+    return [
+        row
+        for name, num_clips in scope.encoders
+        for row in _rows(name, num_clips=num_clips, rounds=scope.rounds)
+    ]
 
 
-def _rows(name: str, scope: StepScope) -> Iterator[dict[str, Any]]:
+def _rows(name: str, *, num_clips: int, rounds: int) -> Iterator[dict[str, Any]]:
     if name not in list_encoders():
         yield {"encoder": name, "note": "is not known to this version"}
         return
@@ -58,15 +62,15 @@ def _rows(name: str, scope: StepScope) -> Iterator[dict[str, Any]]:
     if not isinstance(encoder, TorchEncoder):
         yield {"encoder": name, "note": "is not one of torch"}
         return
-    clips = _clips(encoder, num_clips=scope.num_clips)
-    timings = measure_in_turn(_ways(encoder, settings, clips), rounds=scope.rounds)
+    clips = _clips(encoder, num_clips=num_clips)
+    timings = measure_in_turn(_ways(encoder, settings, clips), rounds=rounds)
     bare = timings[BARE].summary("cpu")["median"]
     for way, timing in timings.items():
         cpu = timing.summary("cpu")
         yield {
             "encoder": name,
             "way": way,
-            "num_clips": scope.num_clips,
+            "num_clips": num_clips,
             "cpu_seconds": cpu,
             "wall_seconds": timing.summary("wall"),
             "cpu_ratio": cpu["median"] / bare,

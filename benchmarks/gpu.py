@@ -146,12 +146,12 @@ def measure(scope: Scope, runtime: Runtime, *, peak: float) -> Iterator[dict[str
 def _measure_one(
     scope: Scope, stream: str, name: str, runtime: Runtime, *, peak: float
 ) -> dict[str, Any]:
+    _start_afresh(runtime)
     recipe = _recipe(scope, streams=((stream, name),))
     encoder = load_encoder(recipe.streams[stream], runtime=runtime)
     spec, batch = encoder.spec, runtime.max_batch or 1
     shape = (batch, FRAMES, spec.height, spec.width, 3)
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    _reset_peak(runtime.device)
     forward = encoder.bare_forward(pixels)  # type: ignore[attr-defined]
     bare = _seconds(forward, scope, device=runtime.device)
     # Several batches a call, so that copies and forwards overlap as they do in a run.
@@ -171,8 +171,7 @@ def _measure_one(
 def _measure_all(
     scope: Scope, runtime: Runtime, *, peak: float, bare_seconds: float
 ) -> dict[str, Any]:
-    gc.collect()
-    _reset_peak(runtime.device)
+    _start_afresh(runtime)
     encoders = StreamEncoders(_recipe(scope, streams=scope.encoders), runtime=runtime)
     batch = encoders.batch_clips
     clips = [_clip(encoders, number) for number in range(batch)]
@@ -272,12 +271,15 @@ def _rates(
     }
 
 
-def _reset_peak(device: str) -> None:
-    if device != "cpu":
-        import torch
+def _start_afresh(runtime: Runtime) -> None:
+    import torch
 
+    gc.collect()
+    if runtime.compile:
+        torch.compiler.reset()  # it gives up on a class of which it has compiled many
+    if runtime.device != "cpu":
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
+        torch.cuda.reset_peak_memory_stats(runtime.device)
 
 
 def _peak_gigabytes(device: str) -> float | None:

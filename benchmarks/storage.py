@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.clips import Recording, make_recording
+from benchmarks.clips import TINY, Recording, make_recording
 from benchmarks.decode_memory import whole_file
 from benchmarks.encode_steps import usable_settings
 from benchmarks.storage_reading import measure_reading
@@ -56,6 +56,29 @@ class Choice:
     """The grid of measured features beside the encoder's own."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """How much is measured."""
+
+    recording: Recording
+    corpus: tuple[str, ...]
+    """Real videos, where there are such."""
+    most_clips: int
+    """Of each video."""
+    batch_clips: int
+    """That are read; more than a processor's caches hold."""
+    rounds: int
+    """The first is dropped."""
+
+
+_PLAIN = Recording(codec="h264", height=360, seconds=12, gop=250, num_b=3)
+SCOPES = {
+    "full": Scope(recording=_PLAIN, corpus=CORPUS, most_clips=4, batch_clips=30, rounds=9),
+    "quick": Scope(recording=_PLAIN, corpus=CORPUS[:1], most_clips=1, batch_clips=30, rounds=3),
+    "tiny": Scope(recording=TINY, corpus=(), most_clips=1, batch_clips=1, rounds=2),
+}
+
+
 def _both(side: int) -> tuple[tuple[str, tuple[int, int]], ...]:
     return (("internvideo2", (side, side)), ("siglip", (side, side)))
 
@@ -76,29 +99,31 @@ PER_TOKEN = "int8, a scale a token"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer clips")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_const", const="quick", dest="scope", default="full")
+    size.add_argument("--tiny", action="store_const", const="tiny", dest="scope", help="a test")
     parser.add_argument("--folder", type=Path, help="where generated clips stay")
     corpus = os.environ.get("CORPUS_DIR")
     parser.add_argument("--corpus", type=Path, default=corpus, help="folder of real videos")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the numbers go")
     options = parser.parse_args()
-    watch = LoadWatch()
+    scope, watch = SCOPES[options.scope], LoadWatch()
     sizes = hour_bytes()
     show_sizes(sizes)
     errors: list[dict[str, Any]] = []
     with clip_folder(options.folder) as folder:
-        files = _files(folder, quick=options.quick, corpus=options.corpus)
+        files = _files(scope, folder, corpus=options.corpus)
         for encoder in ENCODERS:
             settings = usable_settings(encoder) if encoder in list_encoders() else None
             if settings is None:
                 print(f"\n{encoder}: is not installed, so nothing is measured on it")
                 continue
-            features = _encode(encoder, files, most=1 if options.quick else 4)
+            features = _encode(encoder, files, most=scope.most_clips)
             errors += measure_errors(encoder, features)
             if STRESS.startswith(encoder):
                 errors += measure_errors(STRESS, [_stressed(one) for one in features])
     show_errors(errors)
-    reading = measure_reading(rounds=3 if options.quick else 9)
+    reading = measure_reading(num_clips=scope.batch_clips, rounds=scope.rounds)
     show_reading(reading)
     report = {
         "name": "storage",
@@ -220,11 +245,10 @@ def _stressed(features_THWD: Features) -> Features:
     return larger
 
 
-def _files(folder: Path, *, quick: bool, corpus: Path | None) -> list[Path]:
-    recording = Recording(codec="h264", height=360, seconds=12, gop=250, num_b=3)
-    real = [corpus / name for name in CORPUS] if corpus else []
-    generated = make_recording(recording, folder)
-    return [generated, *(path for path in real[: 1 if quick else None] if path.exists())]
+def _files(scope: Scope, folder: Path, *, corpus: Path | None) -> list[Path]:
+    real = [corpus / name for name in scope.corpus] if corpus else []
+    generated = make_recording(scope.recording, folder)
+    return [generated, *(path for path in real if path.exists())]
 
 
 def _encode(encoder: str, files: Sequence[Path], *, most: int) -> list[Features]:

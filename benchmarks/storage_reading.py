@@ -15,13 +15,11 @@ from benchmarks.timing import measure_in_turn
 from encoders.devices import prepare_cpu
 from schemas.compact import Stored, decode_features, store_features
 
-BATCH = 30
-"""Clips: more than any cache holds."""
 GRIDS = ((8, 8), (27, 27))
 FRAMES, DIM = 4, 1152
 
 
-def measure_reading(*, rounds: int) -> list[dict[str, Any]]:
+def measure_reading(*, num_clips: int, rounds: int) -> list[dict[str, Any]]:
     """A row for each grid, way of storing and kind of batch; speed by the median of CPU seconds.
 
     Gigabytes are those that the values take as float16, whatever they are stored as.
@@ -30,7 +28,7 @@ def measure_reading(*, rounds: int) -> list[dict[str, Any]]:
     rows = []
     for grid in GRIDS:
         for dtype in ("float16", "int8"):
-            stored = _stored(grid, dtype)
+            stored = _stored(grid, dtype, num_clips=num_clips)
             ways = _ways(stored)
             timings = measure_in_turn(
                 {way: functools.partial(spend, work) for way, work in ways.items()}, rounds=rounds
@@ -48,12 +46,12 @@ def measure_reading(*, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _stored(grid: tuple[int, int], dtype: str) -> list[Stored]:
+def _stored(grid: tuple[int, int], dtype: str, *, num_clips: int) -> list[Stored]:
     generator = np.random.default_rng(0)
     shape = (FRAMES, *grid, DIM)
     return [
         store_features(generator.standard_normal(shape, np.float32), grid=(), dtype=dtype)
-        for _ in range(BATCH)
+        for _ in range(num_clips)
     ]
 
 
