@@ -30,7 +30,8 @@ print(json.dumps([early, torch.get_num_threads(), *named]))
 
 def ask(*, torch_first: bool = False, **environment: str) -> list[Any]:
     """[was torch imported by it, torch's threads, OMP_NUM_THREADS, OMP_WAIT_POLICY]."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    chosen = ("OMP_", "MKL_", "OPENBLAS_")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(chosen)}
     answer: list[Any] = json.loads(
         subprocess.check_output(
             [sys.executable, "-c", _ASK.format(first=torch_first)],
