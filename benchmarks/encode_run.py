@@ -1,7 +1,8 @@
 """`pipeline run` as a whole, beside decoding the same pieces and the bare forward of as many clips.
 
 All are CPU seconds of whole trees of processes. Start-up is what the same command takes for one
-video of one clip; it is taken off both the run and the decode floor, with that clip's own work. So
+video of one clip; it is taken off both the run and the decode floor, with that clip's own work.
+What a run does for each further video, such as reading its packets for the plan, stays in it. So
 
     ratio = (run(N clips) - run(1 clip)) / (decode(N) - decode(1) + forward of N - 1 clips)
 """

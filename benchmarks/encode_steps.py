@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from benchmarks.timing import Spent, measure_in_turn
-from encoders import list_encoders, load_encoder
+from encoders import encoder_spec, list_encoders, load_encoder
 from encoders.devices import prepare_cpu
+from encoders.registry import require_weights
 from encoders.running import TorchEncoder
 from pipeline.decoding import ClipFrames
 from pipeline.encoding import StreamEncoders
@@ -84,7 +85,7 @@ def usable_settings(name: str) -> EncoderSettings | None:
     for weights in ("", "random"):
         settings = EncoderSettings(encoder=name, weights=weights)
         try:
-            load_encoder(settings)
+            require_weights(encoder_spec(settings))
         except WeightsError:
             continue
         return settings
