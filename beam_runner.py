@@ -140,6 +140,7 @@ def run(
                     options=options,
                 )
 
+        measured = run_folder.measured()
         sidecars = read_sidecars(specs, layout)
         account = account_for(probes, sidecars)
         finalize_cache(
@@ -159,4 +160,5 @@ def run(
         fingerprint=fingerprint,
         cache=str(layout.root),
         seconds=time.monotonic() - began,
+        measured=measured,
     )
