@@ -16,8 +16,8 @@ Kind = Literal["start-up", "probe", "fetch", "decode", "encode", "sound", "write
 LEAST_SHARE = 0.4
 """Of the workers' time: what takes less is not what a run is bound by."""
 MOST_OF_TIME = 0.5
-IDLE_SHARE = 0.25
-"""Encoders that wait less keep pace with the decoders."""
+BUSY_ENCODERS = 0.75
+"""Of the time: decoders that let encoders be so busy keep pace."""
 BUSY_CORES = 0.85
 LEAST_SECONDS = 1.0
 """Shorter runs tell nothing."""
@@ -50,11 +50,12 @@ def find_bottleneck(
     starting = max(0.0, run_seconds - probing - building) / run_seconds
     if starting >= MOST_OF_TIME:
         loading = measured.busiest_seconds.get("load", 0.0)
+        of_it = f" ({loading:.1f} s into loading encoders)" if loading >= LEAST_SECONDS else ""
         return Bottleneck(
             kind="start-up",
             share=starting,
-            text=f"start-up: {starting:.0%} of the time went into starting and finishing"
-            f" ({loading:.1f} s into loading encoders); a larger run has little more of it",
+            text=f"start-up: {starting:.0%} of the time went into starting and finishing{of_it};"
+            " a larger run has little more of it",
         )
     share = probing / run_seconds
     if share >= MOST_OF_TIME:
@@ -100,7 +101,7 @@ def _of_building(
 def _of_decoding(measured: Measured, *, building: float, num_cores: int | None) -> Bottleneck:
     total = measured.seconds("shard")
     busy = min(1.0, measured.stage("encode").active_seconds / total)
-    if 1 - busy < IDLE_SHARE:
+    if busy >= BUSY_ENCODERS:
         text = f"balanced: encoders were busy {busy:.0%} of the time, and decoders kept pace"
         return Bottleneck(kind="balanced", share=busy, text=text)
     waited = f"encoders waited {1 - busy:.0%} of the time"

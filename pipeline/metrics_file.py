@@ -161,7 +161,7 @@ def prometheus_text(snapshot: Snapshot, *, running: bool, ok: bool) -> str:
         ("run_ok", "gauge", "0 after a run that failed", [((cache,), int(ok))]),
         ("run_seconds", "gauge", "seconds since the run began", [((cache,), snapshot.seconds)]),
         (
-            "stage_total",
+            "planned",
             "gauge",
             "sources to probe or clips to build in this stage",
             [((cache, ("stage", snapshot.stage)), snapshot.total)] if snapshot.stage else [],
@@ -204,10 +204,10 @@ def prometheus_text(snapshot: Snapshot, *, running: bool, ok: bool) -> str:
     lines: list[str] = []
     for name, kind, meaning, samples in metrics:
         lines += [f"# HELP {_PREFIX}_{name} {meaning}", f"# TYPE {_PREFIX}_{name} {kind}"]
-        lines += [f"{_PREFIX}_{name}{_labels(labels)} {value:.17g}" for labels, value in samples]
+        lines += [f"{_PREFIX}_{name}{_labels(labels)} {value!r}" for labels, value in samples]
         if name == "stage_seconds":
             for labels, stage in of_stages:
-                lines.append(f"{_PREFIX}_{name}_sum{_labels(labels)} {stage.seconds:.17g}")
+                lines.append(f"{_PREFIX}_{name}_sum{_labels(labels)} {stage.seconds!r}")
                 lines.append(f"{_PREFIX}_{name}_count{_labels(labels)} {stage.num}")
     return "\n".join(lines) + "\n"
 

@@ -86,15 +86,21 @@ class RunReport:
 
     def to_json(self) -> dict[str, Any]:
         """All but the rejects and what is missing, of which the cache itself tells."""
-        told = {"rejects", "missing", "measured", "bottleneck"}
-        names = [field.name for field in fields(self) if field.name not in told]
-        return {name: getattr(self, name) for name in names} | {"stages": self.stages_json()}
-
-    def stages_json(self) -> dict[str, Any]:
-        """What was measured, as docs/metrics.md explains it."""
-        bound = self.bottleneck
-        return {
-            "bottleneck": None if bound is None else asdict(bound),
+        stages = {
+            "bottleneck": self._bottleneck_json(),
             "workers": self.measured.num_workers,
             "times": self.measured.stages_json(),
         }
+        return self._facts() | {"stages": stages}
+
+    def to_metrics(self) -> dict[str, Any]:
+        """For the last line of a metrics file, which has the times already."""
+        return {"report": self._facts(), "bottleneck": self._bottleneck_json()}
+
+    def _facts(self) -> dict[str, Any]:
+        told = {"rejects", "missing", "measured", "bottleneck"}
+        names = [field.name for field in fields(self) if field.name not in told]
+        return {name: getattr(self, name) for name in names}
+
+    def _bottleneck_json(self) -> dict[str, Any] | None:
+        return None if self.bottleneck is None else asdict(self.bottleneck)

@@ -25,7 +25,7 @@ from schemas.errors import ReelcacheError
 from schemas.tables import probe_from_row, probe_to_row
 from schemas.video import Probe, Source
 
-WRITE_SECONDS = 0.2
+WRITE_SECONDS = 0.5
 _ERRORS_HERE: dict[Path, ReelcacheError] = {}
 """Run folder -> the last error reported in this process."""
 

@@ -226,7 +226,7 @@ def execute(
         report = beam_runner.run(
             sources, recipe, cache_path=cache, options=options, watch=follower.watch
         )
-        follower.result = {"report": report.to_json()}
+        follower.result = report.to_metrics()
         return report
 
 
