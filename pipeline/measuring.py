@@ -50,7 +50,8 @@ STAGES: dict[str, str] = {
     "pack": "a sample into the tar: previews, headers, writing",
     "hash": "sha256 of a sample's bytes, in a thread",
     "wait_hash": "the worker waited for sha256",
-    "publish": "flushing a tar to disk, and its and its sidecar's final names",
+    "publish": "flushing a tar to disk; it and its sidecar to their final names, uploads where the"
+    " cache is remote",
     "worker": "CPU seconds of the worker process itself during a shard, all threads",
 }
 """Name -> what is measured. Seconds of a clock on the wall but for those named CPU seconds."""

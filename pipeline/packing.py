@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.measuring import Measures
+from pipeline.places import Place
 from pipeline.storage import storage_errors
 from schemas.sample import MemberData, Sample
 
@@ -34,7 +35,7 @@ _MAX_PIECES = 512  # IOV_MAX is 1024 on Linux
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Extent:
     """Where a sample lies in its tar."""
 
     offset: int
@@ -55,7 +56,7 @@ class TarWriter:
     """Writes samples into a new file; a context manager. StorageError from every method."""
 
     def __init__(
-        self, path: Path, *, place: Path | None = None, measures: Measures | None = None
+        self, path: Path, *, place: Place | None = None, measures: Measures | None = None
     ) -> None:
         """A new tar at `path`; errors name `place`, such as the cache."""
         self._measures = measures or Measures()
@@ -75,7 +76,7 @@ class TarWriter:
         self._thread.shutdown(wait=True)
         os.close(self._fd)
 
-    def add(self, sample: Sample) -> Place:
+    def add(self, sample: Sample) -> Extent:
         """Append a sample. Its arrays may not be changed before `mark` or `finish` returns."""
         pieces: list[MemberData] = []
         members: dict[str, tuple[int, int]] = {}
@@ -89,7 +90,7 @@ class TarWriter:
             if padding:
                 pieces.append(_ZEROS[:padding])
             position += BLOCK + size + padding
-        place = Place(offset=self._offset, num_bytes=position - self._offset, members=members)
+        place = Extent(offset=self._offset, num_bytes=position - self._offset, members=members)
         self._write(pieces)
         return place
 
