@@ -144,6 +144,7 @@ def run(
                 )
 
         hold.check()
+        measured = run_folder.measured()
         sidecars = read_sidecars(specs, layout)
         account = account_for(probes, sidecars)
         finalize_cache(
@@ -163,4 +164,5 @@ def run(
         fingerprint=fingerprint,
         cache=str(layout.root),
         seconds=time.monotonic() - began,
+        measured=measured,
     )
