@@ -113,5 +113,5 @@ def _of_decoding(measured: Measured, *, building: float, num_cores: int | None) 
         more = "all cores are busy: add cores"
     else:
         more = "add --decoders or cores"
-    text = f'decode-bound: {waited}; {more}, set decode.resize="fast", or lower sampling.fps'
+    text = f'decode-bound: {waited}; {more}, lower sampling.fps, or set resize = "fast" in streams'
     return Bottleneck(kind="decode", share=1 - busy, text=text)
