@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from pipeline.layout import CacheLayout
 from pipeline.run_folder import RunFolder
 from pipeline.storage import storage_errors
-from schemas.errors import UsageError
+from schemas.errors import CacheHeld, UsageError
 
 
 @contextlib.contextmanager
 def hold_cache(layout: CacheLayout) -> Iterator[RunFolder]:
     """Hold the cache's folder, made if need be, and give a folder for this run.
 
-    The lock goes with the process, however it ends. UsageError: another run holds the cache, or
-    the folder holds something else. StorageError: it cannot be written.
+    The lock goes with the process, however it ends. CacheHeld: another run holds the cache.
+    UsageError: the folder holds something else. StorageError: it cannot be written.
     """
     with storage_errors(layout.root):
         _check_folder(layout)
@@ -30,7 +30,7 @@ def hold_cache(layout: CacheLayout) -> Iterator[RunFolder]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise UsageError(
+                raise CacheHeld(
                     f"{layout.root}: another run is at work on this cache",
                     hint="wait until it has ended",
                 ) from error

@@ -14,9 +14,10 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from pipeline.encoding import load_encoders
 from pipeline.jail import DecoderProcess
+from pipeline.keeping import encoders_of
 from pipeline.layout import CacheLayout
+from pipeline.limiting import RejectLimit
 from pipeline.options import RunOptions
 from pipeline.planning import read_plan
 from pipeline.pool import DecoderPool
@@ -77,6 +78,7 @@ class BuildShards(beam.PTransform):  # type: ignore[misc]
     stamps: dict[str, dict[str, Any]]
     """Of the encoders that the run began with."""
     options: RunOptions
+    limit: RejectLimit
 
     def expand(self, specs: Any) -> Any:
         return specs | beam.ParDo(_BuildShard(self))
@@ -142,10 +144,11 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
                 hearer = DecoderProcess(settings.recipe.limits)
                 hearer.spawn()
             try:
-                encoders = load_encoders(
+                encoders = encoders_of(
                     settings.recipe,
                     stamps=settings.stamps,
                     runtime=settings.options.runtime(settings.run_folder),
+                    keep=settings.options.keep_encoders,
                 )
             except BaseException:
                 pool.close()
@@ -162,8 +165,12 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
             )
 
     def process(self, spec: ShardSpec) -> Iterator[str]:
-        with self._settings.run_folder.reported_errors():
-            yield build_shard(spec, tools=self._tools).name
+        limit, run_folder = self._settings.limit, self._settings.run_folder
+        with run_folder.reported_errors():
+            limit.check(run_folder)
+            sidecar = build_shard(spec, tools=self._tools)
+            limit.count(sidecar, spec, run_folder)
+            yield sidecar.name
 
     def teardown(self) -> None:
         self._tools.pool.close()
