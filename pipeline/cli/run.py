@@ -131,7 +131,6 @@ def run(
     not done twice.
     """
     set_verbosity(quiet=quiet, loud=loud)
-    from encoders.weights import RANDOM
     from pipeline.options import RunOptions
     from pipeline.sources import read_sources
 
@@ -141,9 +140,8 @@ def run(
     *sources, cache = paths
     cache = cache_path(cache)
     chosen = choose_recipe(CacheLayout(Path(cache)), recipe, overrides=overrides, weights=weights)
-    made_up = [name for name, one in chosen.settings().items() if one.weights == RANDOM]
-    if made_up and not quiet:
-        click.echo(f"Random weights in {', '.join(made_up)}: the features mean nothing.", err=True)
+    if not quiet:
+        warn_of_random(chosen)
     found = read_sources(sources, limit=limit) if sources else None
     report = execute(
         found.sources if found else None,
@@ -168,6 +166,15 @@ def run(
         print_json(report.to_json())
     else:
         print_report(report, num_ignored=found.num_ignored if found else 0)
+
+
+def warn_of_random(recipe: Recipe) -> None:
+    """Say on stderr which of its encoders have random weights."""
+    from encoders.weights import RANDOM
+
+    names = [name for name, one in recipe.settings().items() if one.weights == RANDOM]
+    if names:
+        click.echo(f"Random weights in {', '.join(names)}: the features mean nothing.", err=True)
 
 
 def cache_path(text: str) -> str:
