@@ -66,6 +66,12 @@ class CacheLayout:
         """The numbered, immutable files of plan/ or probes/, oldest first."""
         return sorted(folder.glob("[0-9]*.parquet"))
 
+    def extension(self, folder: Path, number: int | None) -> Path:
+        """The file of plan/ or probes/ with a number; None: of the next one."""
+        if number is None:
+            return self.next_extension(folder)
+        return folder / f"{number:019d}.parquet"
+
     def next_extension(self, folder: Path) -> Path:
         """The name of the next file of plan/ or probes/."""
         taken = [int(path.stem) for path in self.extensions(folder)]

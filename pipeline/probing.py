@@ -150,8 +150,10 @@ def read_probes(layout: CacheLayout) -> list[Probe]:
     return [newest[identity] for identity in sorted(newest)]  # type: ignore[type-var]
 
 
-def write_probes(probes: Iterable[Probe], layout: CacheLayout) -> None:
-    """Add one immutable file of probes."""
+def write_probes(
+    probes: Iterable[Probe], layout: CacheLayout, *, number: int | None = None
+) -> None:
+    """Add one immutable file of probes, under the next number unless it has one of its own."""
     rows = [probe_to_row(probe) for probe in sorted(probes, key=lambda p: p.source.identity)]
-    final = layout.next_extension(layout.probes)
+    final = layout.extension(layout.probes, number)
     publish_rows(rows, PROBE_SCHEMA, final, scratch=layout.scratch)
