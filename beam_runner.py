@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from encoders.devices import choose_device
@@ -29,6 +28,7 @@ from pipeline.layout import CacheLayout
 from pipeline.limiting import RejectLimit
 from pipeline.locking import hold_cache
 from pipeline.options import RunOptions, open_root
+from pipeline.places import to_place
 from pipeline.planning import check_recipe, estimate_clip_bytes, extend_plan, read_plan, write_plan
 from pipeline.probing import read_probes, select_changed, select_unprobed, write_probes
 from pipeline.recovering import pieces_back
@@ -103,12 +103,13 @@ def run(
     began = time.monotonic()
     options = options or RunOptions()
     options = replace(options, device=choose_device(options.device))
-    layout = CacheLayout(Path(cache_path))
+    layout = CacheLayout(to_place(cache_path))
     if sources is None and not layout.extensions(layout.probes):
         raise UsageError(f"{layout.root}: no cache, so nothing was rejected", hint="name SOURCES")
     stamps = stamp_streams(recipe, device=options.device)
     fingerprint = recipe.fingerprint(stamps)
-    with hold_cache(layout) as run_folder:
+    with hold_cache(layout) as hold:
+        run_folder = hold.run_folder
         check_recipe(layout, recipe, stamps)
         planned = read_plan(layout)
 
@@ -133,7 +134,7 @@ def run(
         probes = read_probes(layout)
         own = {source.identity for source in sources}
         video_ids = {probe.video_id for probe in probes if probe.source.identity in own}
-        committed = read_committed(planned, layout)
+        sidecars = read_committed(planned, layout)
 
         added = extend_plan(
             probes,
@@ -145,17 +146,19 @@ def run(
                 sound=audio_spec(recipe, device=options.device),
             ),
             existing=planned,
-            again=pieces_back(planned, committed, probes, retry=retry, video_ids=video_ids),
+            again=pieces_back(planned, sidecars, probes, retry=retry, video_ids=video_ids),
         )
+        hold.check()
         if added:
             write_plan(added, layout, recipe=recipe, stamps=stamps)
         specs = [*planned, *added]
 
-        todo = [spec for spec in specs if not layout.is_committed(spec.name)]
+        committed = layout.committed()
+        todo = [spec for spec in specs if spec.name not in committed]
         if todo:
             with rejects_told(specs, probes, layout):
                 limit = RejectLimit.of(
-                    account_so_far(probes, committed, todo).part(own),
+                    account_so_far(probes, sidecars, todo).part(own),
                     todo,
                     num_sources=len(own),
                     video_ids=video_ids,
@@ -176,6 +179,7 @@ def run(
                         limit=limit,
                     )
 
+        hold.check()
         sidecars = read_sidecars(specs, layout)
         account = account_for(probes, sidecars)
         finalize_cache(

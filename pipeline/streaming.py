@@ -15,7 +15,6 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -27,6 +26,7 @@ from pipeline.encoding import audio_spec, stream_specs
 from pipeline.layout import CacheLayout
 from pipeline.limiting import RejectLimit
 from pipeline.options import RunOptions
+from pipeline.places import Place, list_sizes
 from pipeline.planning import estimate_clip_bytes, extend_plan, write_plan
 from pipeline.probing import write_probes
 from pipeline.run_folder import RunFolder
@@ -218,7 +218,7 @@ def _rows_at(spec: ShardSpec, index: int) -> list[dict[str, Any]]:
 
 def _own_number(
     text: str,
-    file: Callable[[int], Path],
+    file: Callable[[int], Place],
     rows: Callable[[int], list[dict[str, Any]]],
     *,
     window_end_seconds: float,
@@ -228,7 +228,7 @@ def _own_number(
     for salt in itertools.count():
         number = window_number(window_end_seconds, f"{salt} {text}", window_seconds=window_seconds)
         path = file(number)
-        if not path.exists() or read_table(path).to_pylist() == rows(number):
+        if path.name not in list_sizes(path.parent) or read_table(path).to_pylist() == rows(number):
             return number
     raise AssertionError
 

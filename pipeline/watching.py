@@ -250,7 +250,7 @@ class _Watch:
 def num_clips_left(layout: CacheLayout) -> int | None:
     """Clips that are planned and not yet built; None: the plan cannot be read."""
     try:
-        specs = read_plan(layout)
-        return sum(spec.num_clips for spec in specs if not layout.is_committed(spec.name))
+        committed = layout.committed()
+        return sum(spec.num_clips for spec in read_plan(layout) if spec.name not in committed)
     except (ReelcacheError, OSError):
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -49,12 +48,13 @@ def rejects(
     set_verbosity(quiet=quiet, loud=loud)
     from pipeline.cache import read_info
     from pipeline.layout import CacheLayout
+    from pipeline.places import list_sizes, to_place
     from pipeline.storage import read_table
 
     if as_json and as_sources:
         raise UsageError("--as-sources prints a list of its own form: leave out --json")
-    layout = CacheLayout(Path(cache))
-    if not layout.rejects.exists():
+    layout = CacheLayout(to_place(cache))
+    if layout.rejects.name not in list_sizes(layout.rejects.parent):
         read_info(layout)  # says what is wrong with the folder
     rows = [
         row

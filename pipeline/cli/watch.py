@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +12,7 @@ from pipeline.cli.interrupting import end_when_told
 from pipeline.cli.run import cache_path, choose_recipe, execute, run, warn_of_random
 from pipeline.cli.show import count_text, duration_text, set_verbosity, size_text
 from pipeline.layout import CacheLayout
+from pipeline.places import to_place
 from schemas.account import outlook
 from schemas.errors import ReelcacheError, UsageError
 
@@ -105,7 +105,7 @@ def watch(
     if "-" in sources:
         raise UsageError("stdin cannot be watched: name a folder, a glob or a list")
     cache = cache_path(cache)
-    layout = CacheLayout(Path(cache))
+    layout = CacheLayout(to_place(cache))
     chosen = choose_recipe(layout, recipe, overrides=overrides, weights=weights)
     if not quiet:
         warn_of_random(chosen)

@@ -133,22 +133,22 @@ def test_a_bounded_stream_gives_the_samples_of_a_run(clips: ClipShelf, tmp_path:
     sources = read_sources([str(inbox)]).sources
     layout = CacheLayout(cache)
     with (
-        hold_cache(layout) as run_folder,
-        open_root(RunOptions(), run_folder=run_folder, num_elements=1) as root,
+        hold_cache(layout) as hold,
+        open_root(RunOptions(), run_folder=hold.run_folder, num_elements=1) as root,
     ):
         build_stream(
             root
             | beam.Create(sources)
             | beam.Map(lambda source: TimestampedValue(source, 1.8e9 + len(source.uri))),
             layout=layout,
-            run_folder=run_folder,
+            run_folder=hold.run_folder,
             recipe=TINY,
             stamps=stamp_streams(TINY),
             options=RunOptions(),
             settings=SETTINGS,
         )
     specs = read_plan(layout)
-    assert all(layout.is_committed(spec.name) for spec in specs)
+    assert {spec.name for spec in specs} == layout.committed()
     assert len({spec.index for spec in specs}) == len(specs) >= 4
     report = beam_runner.run(sources, TINY, cache_path=cache)
     assert (report.videos, report.rejected, report.skipped) == (0, 1, 5)
