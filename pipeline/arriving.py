@@ -135,6 +135,8 @@ class Lister:
 
 
 def _is_list(argument: str) -> bool:
+    if is_remote(argument):  # appears whole
+        return False
     path = to_path(argument)
     return path.suffix.lower() in LIST_EXTENSIONS and not path.is_dir()
 
