@@ -52,8 +52,8 @@ class StreamSettings:
     """A shard holds videos of one window only."""
     batch_videos: int = 100
     """Videos that are planned together; the recipe's limits of shards hold as well."""
-    buffer_seconds: float = 60.0
-    """A batch that is not full waits no longer."""
+    buffer_seconds: float | None = None
+    """A batch that is not full waits no longer; None: until its window ends."""
     num_buckets: int = 16
     """Batches that are gathered side by side."""
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tests.clips import ClipShelf
 
 TINY = Recipe.load("tiny", overrides=["shards.max_seconds=4"])
-SETTINGS = StreamSettings(window_seconds=60, batch_videos=2, buffer_seconds=5, num_buckets=2)
+SETTINGS = StreamSettings(window_seconds=60, batch_videos=2, num_buckets=2)
 
 
 def make_probe(name: str, *, content: str = "", num_seconds: float = 3.0) -> Probe:
@@ -81,7 +81,7 @@ def translated(read: Any, layout: CacheLayout) -> Any:
         recipe=TINY,
         stamps=stamp_streams(TINY),
         options=RunOptions(),
-        settings=SETTINGS,
+        settings=replace(SETTINGS, buffer_seconds=5.0),
     )
     return root.to_runner_api()
 
