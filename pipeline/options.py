@@ -5,13 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import os
-import shlex
-import signal
-import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +15,7 @@ from encoders import Runtime
 from encoders.devices import num_gpus, set_threads
 from pipeline.pool import num_cores
 from pipeline.run_folder import RunFolder
-from schemas.errors import UsageError, WorkerDied
-
-WATCH_SECONDS = 0.5
+from schemas.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,22 +67,21 @@ def open_root(options: RunOptions, *, run_folder: RunFolder, num_elements: int) 
     import apache_beam as beam
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
+    from pipeline.local_workers import LocalWorkers
+
     num_workers = min(options.num_workers, max(1, num_elements))
-    # By instance: the default runner tries to download a binary.
-    runner = FnApiRunner(_worker_processes(run_folder) if num_workers > 1 else None)
     beam_options = _parse([f"--direct_num_workers={num_workers}", *options.beam_arguments])
-    try:
-        with (
-            _temporary_files_in(run_folder.path),
-            _watch_workers(run_folder),
-            beam.Pipeline(runner=runner, options=beam_options) as root,
-        ):
-            yield root
-    except Exception as error:
-        reported = run_folder.reported_error()
-        if reported is None:
-            raise
-        raise reported from error
+    with _temporary_files_in(run_folder.path), LocalWorkers(run_folder) as workers:
+        # By instance: the default runner tries to download a binary.
+        runner = FnApiRunner(workers.environment() if num_workers > 1 else None)
+        try:
+            with beam.Pipeline(runner=runner, options=beam_options) as root:
+                yield root
+        except Exception as error:
+            reported = run_folder.reported_error() or workers.death()
+            if reported is None:
+                raise
+            raise reported from error
 
 
 def _parse(arguments: list[str]) -> Any:
@@ -119,59 +110,6 @@ def _parse(arguments: list[str]) -> Any:
 
 
 @contextlib.contextmanager
-def _watch_workers(run_folder: RunFolder) -> Iterator[None]:
-    # The engine waits for ever for a worker that the system has killed. A signal is the one thing
-    # that gets the main thread out of that.
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    done = threading.Event()
-
-    def look() -> None:
-        while not done.wait(WATCH_SECONDS):
-            if run_folder.death_note.exists():
-                code = run_folder.death_note.read_text().strip()
-                run_folder.report_error(
-                    WorkerDied(
-                        f"a worker process died (exit code {code}; 137 is what the system kills for"
-                        " its memory)",
-                        hint="use fewer --workers; what is committed is kept, run again",
-                    )
-                )
-                os.kill(os.getpid(), signal.SIGUSR1)
-                # The engine's way out waits for the other workers, which wait for work.
-                while not done.wait(WATCH_SECONDS):
-                    run_folder.kill_workers()
-                return
-
-    def give_up(*_: object) -> None:
-        raise RuntimeError("a worker process died")
-
-    def say_nothing_of_the_dead(args: threading.ExceptHookArgs) -> None:
-        # The connection breaks a moment before the note is written.
-        deadline = time.monotonic() + 2 * WATCH_SECONDS
-        while not run_folder.death_note.exists():
-            if time.monotonic() > deadline:
-                hook(args)
-                return
-            time.sleep(WATCH_SECONDS / 10)
-
-    hook = threading.excepthook
-    threading.excepthook = say_nothing_of_the_dead
-    before = signal.signal(signal.SIGUSR1, give_up)
-    watcher = threading.Thread(target=look, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
-        signal.signal(signal.SIGUSR1, before)
-        if not run_folder.death_note.exists():
-            threading.excepthook = hook
-
-
-@contextlib.contextmanager
 def _temporary_files_in(folder: Path) -> Iterator[None]:
     # The engine makes a folder for itself, which stays behind where a run is killed.
     before = tempfile.tempdir
@@ -180,17 +118,3 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         tempfile.tempdir = before
-
-
-def _worker_processes(run_folder: RunFolder) -> Any:
-    # As Beam's own running mode "multi_processing", but with our modules whatever the working
-    # folder holds, and with the engine's chatter in a file.
-    from apache_beam.transforms.environments import SubprocessSDKEnvironment
-
-    root = shlex.quote(str(Path(__file__).resolve().parents[1]))
-    python, log = shlex.quote(sys.executable), shlex.quote(str(run_folder.workers_log))
-    note, pids = shlex.quote(str(run_folder.death_note)), shlex.quote(str(run_folder.worker_pids))
-    worker = f"PYTHONPATH={root} {python} -P -m pipeline.worker {os.getpid()} {pids}"
-    # Nothing of the caller's is kept open: whoever reads its output would wait for the workers.
-    command = f"exec </dev/null >>{log} 2>&1; {worker} || echo $? >{note}"
-    return SubprocessSDKEnvironment.from_command_string(command_string=command)

@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import json
 import os
-import signal
 import time
 import uuid
 from collections import Counter
@@ -38,7 +37,7 @@ class RunFolder:
     def create(cls, scratch: Path) -> RunFolder:
         """A new folder under `scratch`."""
         folder = cls(scratch / f"run-{uuid.uuid4().hex}")
-        for name in ("probes", "progress", "errors", "workers", "claims"):
+        for name in ("probes", "progress", "errors", "claims"):
             (folder.path / name).mkdir(parents=True)
         return folder
 
@@ -55,22 +54,6 @@ class RunFolder:
     def workers_log(self) -> Path:
         """What engines print in their worker processes."""
         return self.path.absolute() / "workers.log"
-
-    @property
-    def death_note(self) -> Path:
-        """Where the exit code of a worker process stands that did not end well."""
-        return self.path.absolute() / "worker-died"
-
-    @property
-    def worker_pids(self) -> Path:
-        """A folder with a file for each worker process, named by its pid."""
-        return self.path.absolute() / "workers"
-
-    def kill_workers(self) -> None:
-        """End all worker processes of this run."""
-        for path in self.worker_pids.iterdir():
-            with contextlib.suppress(OSError):
-                os.kill(int(path.name), signal.SIGKILL)
 
     def claim_number(self) -> int:
         """0, 1, 2, ...: another one for each process that asks."""
