@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from encoders.devices import choose_device
@@ -21,6 +20,7 @@ from pipeline.finalizing import account_for, finalize_cache, read_committed, rea
 from pipeline.layout import CacheLayout
 from pipeline.locking import hold_cache
 from pipeline.options import RunOptions, open_root
+from pipeline.places import to_place
 from pipeline.planning import check_recipe, estimate_clip_bytes, extend_plan, read_plan, write_plan
 from pipeline.probing import read_probes, select_unprobed, write_probes
 from pipeline.recovering import pieces_back
@@ -88,10 +88,11 @@ def run(
     began = time.monotonic()
     options = options or RunOptions()
     options = replace(options, device=choose_device(options.device))
-    layout = CacheLayout(Path(cache_path))
+    layout = CacheLayout(to_place(cache_path))
     stamps = stamp_streams(recipe, device=options.device)
     fingerprint = recipe.fingerprint(stamps)
-    with hold_cache(layout) as run_folder:
+    with hold_cache(layout) as hold:
+        run_folder = hold.run_folder
         check_recipe(layout, recipe, stamps)
         planned = read_plan(layout)
 
@@ -121,11 +122,13 @@ def run(
             existing=planned,
             again=pieces_back(planned, read_committed(planned, layout), probes),
         )
+        hold.check()
         if added:
             write_plan(added, layout, recipe=recipe, stamps=stamps)
         specs = [*planned, *added]
 
-        todo = [spec for spec in specs if not layout.is_committed(spec.name)]
+        committed = layout.committed()
+        todo = [spec for spec in specs if spec.name not in committed]
         if todo:
             with (
                 watch("build", sum(spec.num_clips for spec in todo), run_folder),
@@ -140,6 +143,7 @@ def run(
                     options=options,
                 )
 
+        hold.check()
         sidecars = read_sidecars(specs, layout)
         account = account_for(probes, sidecars)
         finalize_cache(

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.layout import CacheLayout
+from pipeline.places import Place, read_bytes, read_range, to_place
 from pipeline.storage import read_table
 from schemas.cache_info import CacheInfo
 from schemas.errors import CacheDamaged, CacheIncomplete, RecipeError, UsageError
@@ -94,10 +95,17 @@ class _Places:
 
 
 class _Tar:
-    """An open tar, closed when nobody reads from it any more."""
+    """A tar to read from; a local one is open, and closed when nobody reads from it any more."""
 
-    def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, path: Place) -> None:
+        self._path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if isinstance(path, Path) else -1
+
+    def read_into(self, view: memoryview, *, offset: int) -> int:
+        """Fill `view` with one read: how many bytes came. OSError."""
+        if self.fd < 0:
+            return read_range(self._path, view, offset=offset)
+        return os.preadv(self.fd, [view], offset)
 
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError, OSError):
@@ -111,7 +119,7 @@ class FeatureCache:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.layout = CacheLayout(Path(path))
+        self.layout = CacheLayout(to_place(path))
         self.info = read_info(self.layout)
         self.recipe = read_recipe(self.info, self.layout)
         self._table = _read_index(self.layout)
@@ -270,7 +278,13 @@ class FeatureCache:
 
     def _read_into(self, key: str, shard: str, offset: int, view: memoryview) -> None:
         tar = self._open_tar(shard)  # held, so that no other thread's eviction closes it
-        count = os.preadv(tar.fd, [view], offset)
+        try:
+            count = tar.read_into(view, offset=offset)
+        except OSError as error:
+            raise CacheDamaged(
+                f"{self.layout.tar(shard)}: cannot be read: {error.strerror or error}",
+                hint=f"run: pipeline verify {self.layout.root}",
+            ) from error
         if count != view.nbytes:
             raise CacheDamaged(
                 f"{self.layout.tar(shard)} ends inside {key}",
@@ -305,11 +319,12 @@ def open_cache(path: str | os.PathLike[str]) -> FeatureCache:
 
 def read_info(layout: CacheLayout) -> CacheInfo:
     """cache.json; errors as of `open_cache`."""
-    if not layout.root.is_dir():
-        what = "is a file, not a cache" if layout.root.exists() else "no such folder"
-        raise UsageError(f"{layout.root}: {what}")
+    root = layout.root
+    if isinstance(root, Path) and not root.is_dir():
+        what = "is a file, not a cache" if root.exists() else "no such folder"
+        raise UsageError(f"{root}: {what}")
     try:
-        text = layout.info.read_text(encoding="utf-8")
+        text = read_bytes(layout.info).decode("utf-8")
     except FileNotFoundError as error:
         raise CacheIncomplete(
             f"{layout.root} has no cache.json: not a cache, or its first run has not finished",

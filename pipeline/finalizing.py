@@ -9,11 +9,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pipeline.layout import CacheLayout
 from pipeline.neighbours import write_neighbour_files
+from pipeline.places import Place, list_sizes, read_bytes, read_many
 from pipeline.storage import publish_bytes, publish_rows
 from schemas.account import Account, commonest_reasons
 from schemas.cache_info import CacheInfo, ShardEntry
@@ -68,7 +68,8 @@ def _write_index(
 
 def read_sidecars(specs: Sequence[ShardSpec], layout: CacheLayout) -> list[Sidecar]:
     """The sidecars of all planned shards, in order. CacheIncomplete: one is not committed."""
-    lacking = [spec.name for spec in specs if not layout.is_committed(spec.name)]
+    committed = layout.committed()
+    lacking = [spec.name for spec in specs if spec.name not in committed]
     if lacking:
         raise CacheIncomplete(
             f"{len(lacking)} of {len(specs)} planned shards are not built, first {lacking[0]}",
@@ -82,21 +83,21 @@ def read_committed(specs: Sequence[ShardSpec], layout: CacheLayout) -> list[Side
 
     CacheDamaged: a tar is gone or has another size, or a shard is not in the plan.
     """
-    strange = {path.stem for path in layout.shards.glob("*.json")} - {spec.name for spec in specs}
+    files = list_sizes(layout.shards)
+    committed = layout.committed()
+    strange = committed - {spec.name for spec in specs}
     if strange:
         raise CacheDamaged(
             f"{layout.plan} does not know {len(strange)} of the shards, such as {min(strange)}",
             hint="the plan was changed or lost: bring it back, or make a new cache",
         )
     sidecars = []
-    for spec in specs:
-        path = layout.sidecar(spec.name)
-        if not path.exists():
-            continue
-        sidecar = Sidecar.from_json(path.read_bytes(), where=str(path))
-        tar = layout.tar(spec.name)
-        if sidecar.samples and not (tar.exists() and tar.stat().st_size == sidecar.tar_bytes):
-            what = "has another size than was written" if tar.exists() else "is gone"
+    paths = [layout.sidecar(spec.name) for spec in specs if spec.name in committed]
+    for path, text in read_many(paths):
+        sidecar = Sidecar.from_json(text, where=str(path))
+        tar = layout.tar(path.stem)
+        if sidecar.samples and files.get(tar.name) != sidecar.tar_bytes:
+            what = "has another size than was written" if tar.name in files else "is gone"
             raise CacheDamaged(
                 f"{tar} {what}, its sidecar is there",
                 hint=f"delete {path} and run again to rebuild the shard; pipeline verify"
@@ -184,12 +185,12 @@ def _describe(
         ),
         index_sha256=_sha256(layout.index),
         tables={
-            str(path.relative_to(layout.root)): _sha256(path)
+            f"{folder.name}/{path.name}": _sha256(path)
             for folder in (layout.plan, layout.probes)
             for path in layout.extensions(folder)
         },
     )
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _sha256(path: Place) -> str:
+    return hashlib.sha256(read_bytes(path)).hexdigest()

@@ -2,71 +2,77 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from pipeline.places import Place, list_sizes, scratch_for
+
+_EXTENSION = re.compile(r"[0-9]+\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
     """The paths of a cache; see docs/format.md."""
 
-    root: Path
+    root: Place
 
     @property
-    def info(self) -> Path:
+    def info(self) -> Place:
         return self.root / "cache.json"
 
     @property
-    def shards(self) -> Path:
+    def shards(self) -> Place:
         return self.root / "shards"
 
     @property
-    def plan(self) -> Path:
+    def plan(self) -> Place:
         return self.root / "plan"
 
     @property
-    def probes(self) -> Path:
+    def probes(self) -> Place:
         return self.root / "probes"
 
     @property
-    def rejects(self) -> Path:
+    def rejects(self) -> Place:
         return self.root / "rejects" / "rejects.parquet"
 
     @property
-    def index(self) -> Path:
+    def index(self) -> Place:
         return self.root / "index" / "samples.parquet"
 
     @property
-    def wids(self) -> Path:
+    def wids(self) -> Place:
         return self.root / "wids.json"
 
     @property
-    def energon(self) -> Path:
+    def energon(self) -> Place:
         return self.root / ".nv-meta"
 
     @property
     def scratch(self) -> Path:
-        """Temporary files; on the same file system, so that a rename publishes."""
-        return self.root / ".tmp"
+        """Temporary files, on this machine."""
+        return scratch_for(self.root)
 
-    def tar(self, name: str) -> Path:
+    def tar(self, name: str) -> Place:
         return self.shards / f"{name}.tar"
 
-    def sidecar(self, name: str) -> Path:
+    def sidecar(self, name: str) -> Place:
         return self.shards / f"{name}.json"
 
-    def tar_index(self, name: str) -> Path:
+    def tar_index(self, name: str) -> Place:
         return self.shards / f"{name}.tar.idx"
 
-    def is_committed(self, name: str) -> bool:
-        """Whether the shard exists for readers."""
-        return self.sidecar(name).exists()
+    def committed(self) -> set[str]:
+        """Names of the shards that exist for readers, by one listing."""
+        return {name[: -len(".json")] for name in list_sizes(self.shards) if name.endswith(".json")}
 
-    def extensions(self, folder: Path) -> list[Path]:
+    def extensions(self, folder: Place) -> list[Place]:
         """The numbered, immutable files of plan/ or probes/, oldest first."""
-        return sorted(folder.glob("[0-9]*.parquet"))
+        names = [name for name in list_sizes(folder) if _EXTENSION.fullmatch(name)]
+        return [folder / name for name in sorted(names)]
 
-    def next_extension(self, folder: Path) -> Path:
+    def next_extension(self, folder: Place) -> Place:
         """The name of the next file of plan/ or probes/."""
         taken = [int(path.stem) for path in self.extensions(folder)]
         return folder / f"{max(taken, default=-1) + 1:06d}.parquet"

@@ -209,7 +209,8 @@ class _Handler(worker_handlers.GrpcWorkerHandler):  # type: ignore[misc]
         """Let the engine wait no more for what it has asked of this worker."""
         with contextlib.suppress(RuntimeError):  # the engine asks for more at this moment
             self.control_conn.abort(error)
-        self.data_conn.close()
+        with contextlib.suppress(Exception):  # raises what broke the connection, of any kind
+            self.data_conn.close()
 
     def _watch(self) -> None:
         assert self._process is not None

@@ -6,54 +6,99 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 from pipeline.layout import CacheLayout
+from pipeline.leasing import Holder, Lease
+from pipeline.places import Place, list_sizes
 from pipeline.run_folder import RunFolder
 from pipeline.storage import storage_errors
 from schemas.errors import UsageError
 
+OWNER = "owner.json"
+"""In the scratch folder of a local cache: who holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A cache that this run holds."""
+
+    run_folder: RunFolder
+    check: Callable[[], None]
+    """CacheError: the lock has been lost, so nothing more may be written."""
+
 
 @contextlib.contextmanager
-def hold_cache(layout: CacheLayout) -> Iterator[RunFolder]:
+def hold_cache(layout: CacheLayout) -> Iterator[Hold]:
     """Hold the cache's folder, made if need be, and give a folder for this run.
 
-    The lock goes with the process, however it ends. UsageError: another run holds the cache, or
-    the folder holds something else. StorageError: it cannot be written.
+    A local lock goes with the process, however it ends; one in an object store expires. UsageError:
+    another run holds the cache, or the folder holds something else. StorageError: it cannot be
+    written.
     """
     with storage_errors(layout.root):
         _check_folder(layout)
-        layout.root.mkdir(parents=True, exist_ok=True)
-        lock = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
+    root = layout.root
+    locked = _flock(root, layout.scratch) if isinstance(root, Path) else _lease(root)
+    with locked as check:
+        with storage_errors(layout.scratch):
+            # Whatever lies here is of a run that was killed.
+            shutil.rmtree(layout.scratch, ignore_errors=True)
+            run_folder = RunFolder.create(layout.scratch, place=str(root))
+            (layout.scratch / OWNER).write_bytes(Holder.this_process().to_json())
+        try:
+            yield Hold(run_folder, check)
+        finally:
+            shutil.rmtree(layout.scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _flock(root: Path, scratch: Path) -> Iterator[Callable[[], None]]:
+    with storage_errors(root):
+        root.mkdir(parents=True, exist_ok=True)
+        lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with storage_errors(layout.root):
+        with storage_errors(root):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise UsageError(
-                    f"{layout.root}: another run is at work on this cache",
+                    f"{root}: another run is at work on this cache{_owner(scratch)}",
                     hint="wait until it has ended",
                 ) from error
-            # Whatever lies here is of a run that was killed.
-            shutil.rmtree(layout.scratch, ignore_errors=True)
-            run_folder = RunFolder.create(layout.scratch)
-        try:
-            yield run_folder
-        finally:
-            shutil.rmtree(layout.scratch, ignore_errors=True)
+        yield lambda: None
     finally:
         os.close(lock)
 
 
+@contextlib.contextmanager
+def _lease(root: Place) -> Iterator[Callable[[], None]]:
+    with Lease(root / ".lock", what=str(root)) as lease:
+        yield lease.check
+
+
+def _owner(scratch: Path) -> str:
+    with contextlib.suppress(OSError):
+        holder = Holder.from_json((scratch / OWNER).read_bytes())
+        if holder is not None:
+            return f": {holder}"
+    return ""
+
+
 def _check_folder(layout: CacheLayout) -> None:
     root = layout.root
-    if not root.exists():
-        return
-    if not root.is_dir():
-        raise UsageError(f"{root}: is a file; CACHE must be a folder, new or of an earlier run")
-    entries = set(root.iterdir())
+    if isinstance(root, Path):
+        if not root.exists():
+            return
+        if not root.is_dir():
+            raise UsageError(f"{root}: is a file; CACHE must be a folder, new or of an earlier run")
+        names = {entry.name for entry in root.iterdir()}
+    else:
+        names = set(list_sizes(root))
     tables = layout.extensions(layout.plan) + layout.extensions(layout.probes)
-    ours = layout.info.exists() or tables or entries <= {layout.scratch}
+    ours = tables or names <= {layout.scratch.name} or layout.info.name in names
     if not ours:
         raise UsageError(
             f"{root}: holds other files and is not a cache",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from pipeline.layout import CacheLayout
-from pipeline.storage import publish_bytes
+from pipeline.places import Place, list_sizes, read_bytes
+from pipeline.storage import delete, publish_bytes
 from schemas.sidecar import Sidecar
 
 ENERGON_SPLITS = ("train", "val", "test")
@@ -35,7 +35,7 @@ def write_neighbour_files(sidecars: Sequence[Sidecar], layout: CacheLayout) -> N
     files = exact_files(sidecars, layout)
     # JSON is YAML.
     files[layout.energon / "split.yaml"] = _json({"exclude": [], "split_parts": splits})
-    if not (layout.energon / "dataset.yaml").exists():  # the file that Energon's users edit
+    if "dataset.yaml" not in list_sizes(layout.energon):  # the file that Energon's users edit
         crude = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
         files[layout.energon / "dataset.yaml"] = _json(crude)
     files[layout.energon / ".info.json"] = _json(
@@ -46,14 +46,14 @@ def write_neighbour_files(sidecars: Sequence[Sidecar], layout: CacheLayout) -> N
         publish_bytes(data, path, scratch=layout.scratch)
 
 
-def exact_files(sidecars: Sequence[Sidecar], layout: CacheLayout) -> dict[Path, bytes]:
+def exact_files(sidecars: Sequence[Sidecar], layout: CacheLayout) -> dict[Place, bytes]:
     """wids.json and the .tar.idx: those that neither a user nor `energon prepare` writes anew."""
     shards = [sidecar for sidecar in sidecars if sidecar.samples]
     files = {layout.tar_index(shard.name): _tar_index(shard) for shard in shards}
     return files | {layout.wids: _json(_wids(shards))}
 
 
-def energon_files(layout: CacheLayout) -> list[Path]:
+def energon_files(layout: CacheLayout) -> list[Place]:
     """What Energon reads besides."""
     return [layout.energon / name for name in (".info.json", "split.yaml", "dataset.yaml")]
 
@@ -62,12 +62,12 @@ def _delete_stale_index(layout: CacheLayout, shard_counts: dict[str, int]) -> No
     # index.sqlite counts shards by their place in .info.json, and a join that Energon has cached
     # is found by index.uuid: with other shards both would give wrong samples without a word.
     try:
-        described = json.loads((layout.energon / ".info.json").read_bytes())["shard_counts"]
+        described = json.loads(read_bytes(layout.energon / ".info.json"))["shard_counts"]
     except (OSError, ValueError, KeyError, TypeError):
         described = None
     if described != shard_counts:
         for name in ("index.sqlite", "index.uuid"):
-            (layout.energon / name).unlink(missing_ok=True)
+            delete(layout.energon / name)
 
 
 def _wids(shards: Sequence[Sidecar]) -> dict[str, object]:

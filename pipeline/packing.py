@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.places import Place
 from pipeline.storage import storage_errors
 from schemas.sample import MemberData, Sample
 
@@ -33,7 +34,7 @@ _MAX_PIECES = 512  # IOV_MAX is 1024 on Linux
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Extent:
     """Where a sample lies in its tar."""
 
     offset: int
@@ -53,7 +54,7 @@ class Mark:
 class TarWriter:
     """Writes samples into a new file; a context manager. StorageError from every method."""
 
-    def __init__(self, path: Path, *, place: Path | None = None) -> None:
+    def __init__(self, path: Path, *, place: Place | None = None) -> None:
         """A new tar at `path`; errors name `place`, such as the cache."""
         self._place = place or path
         with storage_errors(self._place):
@@ -71,7 +72,7 @@ class TarWriter:
         self._thread.shutdown(wait=True)
         os.close(self._fd)
 
-    def add(self, sample: Sample) -> Place:
+    def add(self, sample: Sample) -> Extent:
         """Append a sample. Its arrays may not be changed before `mark` or `finish` returns."""
         pieces: list[MemberData] = []
         members: dict[str, tuple[int, int]] = {}
@@ -85,7 +86,7 @@ class TarWriter:
             if padding:
                 pieces.append(_ZEROS[:padding])
             position += BLOCK + size + padding
-        place = Place(offset=self._offset, num_bytes=position - self._offset, members=members)
+        place = Extent(offset=self._offset, num_bytes=position - self._offset, members=members)
         self._write(pieces)
         return place
 

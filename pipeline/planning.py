@@ -13,6 +13,7 @@ from encoders.base import EncoderSpec
 from encoders.sound import SoundSpec
 from pipeline.cache import read_info
 from pipeline.layout import CacheLayout
+from pipeline.places import list_sizes
 from pipeline.storage import publish_rows, read_table
 from schemas.compact import stored_shape
 from schemas.errors import CacheDamaged, FingerprintMismatch, RecipeError
@@ -216,7 +217,7 @@ def check_recipe(
 
     CacheDamaged, CacheError: cache.json is not what this version reads.
     """
-    if layout.info.exists():
+    if layout.info.name in list_sizes(layout.root):
         read_info(layout)  # of a format that this version knows
     old = read_made_by(layout)
     if old is None:

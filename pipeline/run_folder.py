@@ -30,21 +30,18 @@ _ERRORS_HERE: dict[Path, ReelcacheError] = {}
 class RunFolder:
     """The folder of one run, picklable; `create` makes it, `remove` ends it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, place: str = "") -> None:
+        """`place` is the cache, as errors name it."""
         self.path = path
+        self.place = place or str(path)
 
     @classmethod
-    def create(cls, scratch: Path) -> RunFolder:
+    def create(cls, scratch: Path, *, place: str = "") -> RunFolder:
         """A new folder under `scratch`."""
-        folder = cls(scratch / f"run-{uuid.uuid4().hex}")
+        folder = cls(scratch / f"run-{uuid.uuid4().hex}", place=place)
         for name in ("probes", "progress", "errors", "claims"):
             (folder.path / name).mkdir(parents=True)
         return folder
-
-    @property
-    def place(self) -> Path:
-        """The cache, as errors name it."""
-        return self.path.parents[1]
 
     @property
     def sources_path(self) -> Path:

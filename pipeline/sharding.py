@@ -20,9 +20,10 @@ from pipeline.hearing_ahead import ClipSound, HearAhead
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.packing import TarWriter, encode_preview
+from pipeline.places import read_bytes
 from pipeline.pool import DecoderPool
 from pipeline.prefetching import DecodeAhead, first_order
-from pipeline.storage import publish, publish_bytes, temporary_file
+from pipeline.storage import publish, publish_bytes, storage_errors, temporary_file
 from schemas.errors import VideoError
 from schemas.plan import Piece, ShardSpec
 from schemas.recipe import Recipe
@@ -59,8 +60,8 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
     """
     layout = tools.layout
     sidecar_path = layout.sidecar(spec.name)
-    if sidecar_path.exists():
-        return Sidecar.from_json(sidecar_path.read_bytes(), where=str(sidecar_path))
+    with storage_errors(sidecar_path), contextlib.suppress(FileNotFoundError):
+        return Sidecar.from_json(read_bytes(sidecar_path), where=str(sidecar_path))
     with temporary_file(layout.scratch, name=f"{spec.name}.tar") as temporary:
         with TarWriter(temporary, place=layout.root) as writer:
             build = _ShardBuild(writer, tools)

@@ -1,4 +1,4 @@
-"""Write files so that the final name appears only whole. Local and network file systems."""
+"""Write files so that the final name appears only whole, wherever the cache lies."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.places import Place, patiently, read_bytes
 from schemas.errors import CacheDamaged, StorageError
 
 
 @contextlib.contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
+def storage_errors(path: Place | str) -> Iterator[None]:
     """Turn errors of the operating system about the cache's place into one sentence."""
     try:
         yield
@@ -40,33 +41,54 @@ def temporary_file(scratch: Path, *, name: str) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def publish(temporary: Path, final: Path) -> None:
-    """Make a whole file appear under its final name, at once. StorageError."""
+def publish(temporary: Path, final: Place) -> None:
+    """Make a whole file appear under its final name, at once. StorageError.
+
+    Locally by a rename; in an object store by one upload to the final name, which is there only
+    when it has ended.
+    """
     with storage_errors(final):
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(final)
-        folder = os.open(final.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if isinstance(final, Path):
+            _rename(temporary, final)
+        else:
+            patiently(lambda: final.fs.put_file(str(temporary), final.path))
 
 
-def publish_bytes(data: bytes, final: Path, *, scratch: Path) -> None:
+def publish_bytes(data: bytes, final: Place, *, scratch: Path) -> None:
     """Write `data` under `final`, at once, unless it is there already. StorageError."""
     with contextlib.suppress(OSError):
-        if final.read_bytes() == data:
+        if read_bytes(final) == data:
             return
+    if not isinstance(final, Path):
+        with storage_errors(final):
+            patiently(lambda: final.fs.pipe_file(final.path, data))
+        return
     with temporary_file(scratch, name=final.name) as temporary:
         with storage_errors(final):
             temporary.write_bytes(data)
         publish(temporary, final)
 
 
+def delete(place: Place) -> None:
+    """Delete a file, if there is one. StorageError."""
+    with storage_errors(place):
+        place.unlink(missing_ok=True)
+
+
+def _rename(temporary: Path, final: Path) -> None:
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(final)
+    folder = os.open(final.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 def publish_rows(
-    rows: list[dict[str, object]], schema: pa.Schema, final: Path, *, scratch: Path
+    rows: list[dict[str, object]], schema: pa.Schema, final: Place, *, scratch: Path
 ) -> None:
     """Write rows as one Parquet file under `final`, at once; the schema may carry metadata.
 
@@ -77,10 +99,10 @@ def publish_rows(
     publish_bytes(buffer.getvalue(), final, scratch=scratch)
 
 
-def read_table(path: Path) -> pa.Table:
+def read_table(path: Place) -> pa.Table:
     """A table of the cache. CacheDamaged: the file cannot be read as one."""
     try:
-        table = parse_table(path.read_bytes())
+        table = parse_table(read_bytes(path))
         table.validate(full=True)
         return table
     except (OSError, ValueError, pa.ArrowException) as error:

@@ -18,6 +18,7 @@ from pipeline.encoding import load_encoders
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.options import RunOptions
+from pipeline.places import to_place
 from pipeline.planning import read_plan
 from pipeline.pool import DecoderPool
 from pipeline.probing import probe_source, read_probes
@@ -83,8 +84,9 @@ class BuildShards(beam.PTransform):  # type: ignore[misc]
 
 
 def _uncommitted(path: str) -> Iterable[ShardSpec]:
-    layout = CacheLayout(Path(path))
-    specs = [spec for spec in read_plan(layout) if not layout.is_committed(spec.name)]
+    layout = CacheLayout(to_place(path))
+    committed = layout.committed()
+    specs = [spec for spec in read_plan(layout) if spec.name not in committed]
     return follow_moves(specs, read_probes(layout))
 
 

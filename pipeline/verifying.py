@@ -19,6 +19,7 @@ from pipeline.checking import sample_problems
 from pipeline.finalizing import account_for
 from pipeline.layout import CacheLayout
 from pipeline.neighbours import energon_files, exact_files
+from pipeline.places import Place, list_sizes, local_copy, read_bytes, to_place
 from pipeline.planning import read_plan
 from pipeline.probing import read_probes
 from pipeline.storage import parse_table, read_table
@@ -96,7 +97,7 @@ def verify_cache(
     `progress` is called with the bytes of each shard that is done. UsageError, CacheIncomplete,
     CacheDamaged, CacheError: there is no cache.json that could be checked against.
     """
-    layout = CacheLayout(Path(path))
+    layout = CacheLayout(to_place(path))
     info = read_info(layout)
     result = Verification(num_shards=sum(1 for entry in info.shards if entry.num_samples))
     recipe = _check_info(info, layout, result)
@@ -141,14 +142,13 @@ def _check_shard(
 ) -> Sidecar | None:
     tar, sidecar_path = layout.tar(entry.name), layout.sidecar(entry.name)
     sidecar: Sidecar | None = None
-    if not sidecar_path.is_file():
+    try:
+        text = read_bytes(sidecar_path)
+        sidecar = Sidecar.from_json(text, where=sidecar_path.name)
+    except FileNotFoundError:
         result.add("missing_sidecar", sidecar_path, "not there")
-    else:
-        try:
-            text = sidecar_path.read_bytes()
-            sidecar = Sidecar.from_json(text, where=sidecar_path.name)
-        except (CacheDamaged, OSError) as error:
-            result.add("damaged_sidecar", sidecar_path, str(error))
+    except (CacheDamaged, OSError) as error:
+        result.add("damaged_sidecar", sidecar_path, str(error))
     if sidecar is not None:
         told = (sidecar.tar_sha256, sidecar.tar_bytes, len(sidecar.samples))
         if told != (entry.sha256, entry.tar_bytes, entry.num_samples):
@@ -158,39 +158,39 @@ def _check_shard(
         if sidecar.recipe_fingerprint != info.fingerprint:
             detail = f"{sidecar.recipe_fingerprint[:8]}, the cache has {info.fingerprint[:8]}"
             result.add("fingerprint", sidecar_path, detail)
-    if entry.num_samples and _check_tar(entry, tar, result) and sidecar is not None:
-        _check_members(sidecar, tar, result)
-        _check_samples(sidecar, tar, info, recipe, result, deep=deep)
+    if entry.num_samples:
+        try:
+            with local_copy(tar, scratch=layout.scratch) as copy:
+                if _check_tar(entry, copy, tar, result) and sidecar is not None:
+                    _check_members(sidecar, copy, tar, result)
+                    _check_samples(sidecar, copy, info, recipe, result, deep=deep)
+        except (FileNotFoundError, IsADirectoryError):
+            result.add("missing_tar", tar, "not there")
+        except OSError as error:
+            result.add("missing_tar", tar, f"cannot be read: {error.strerror or error}")
     return sidecar
 
 
-def _check_tar(entry: ShardEntry, tar: Path, result: Verification) -> bool:
-    if not tar.is_file():
-        result.add("missing_tar", tar, "not there")
-        return False
-    size = tar.stat().st_size
+def _check_tar(entry: ShardEntry, copy: Path, tar: Place, result: Verification) -> bool:
+    size = copy.stat().st_size
     if size != entry.tar_bytes:
         result.add("truncated_tar", tar, f"{size} bytes, {entry.tar_bytes} were written")
         return False
-    try:
-        with tar.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        result.add("missing_tar", tar, f"cannot be read: {error.strerror}")
-        return False
+    with copy.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != entry.sha256:
         result.add("digest", tar, f"sha256 {digest[:16]}, written was {entry.sha256[:16]}")
     return True
 
 
-def _check_members(sidecar: Sidecar, tar: Path, result: Verification) -> None:
+def _check_members(sidecar: Sidecar, copy: Path, tar: Place, result: Verification) -> None:
     expected = {
         f"{entry.key}.{name}": place
         for entry in sidecar.samples
         for name, place in entry.members.items()
     }
     try:
-        with tarfile.open(tar, "r:") as archive:
+        with tarfile.open(copy, "r:") as archive:
             found = [(m.name, (m.offset_data, m.size)) for m in archive.getmembers()]
     except tarfile.TarError as error:
         result.add("members", tar, f"not a tar: {error}")
@@ -206,7 +206,7 @@ def _check_members(sidecar: Sidecar, tar: Path, result: Verification) -> None:
 
 def _check_samples(
     sidecar: Sidecar,
-    tar: Path,
+    copy: Path,
     info: CacheInfo,
     recipe: Recipe | None,
     result: Verification,
@@ -214,10 +214,10 @@ def _check_samples(
     deep: bool,
 ) -> None:
     streams = tuple(recipe.streams) if recipe is not None else ()
-    with tar.open("rb") as file:
+    with copy.open("rb") as file:
         for entry in sidecar.samples:
             result.num_samples += 1
-            where = f"{tar.name}::{entry.key}"
+            where = f"{sidecar.name}.tar::{entry.key}"
             members = {
                 name: os.pread(file.fileno(), size, offset)
                 for name, (offset, size) in entry.members.items()
@@ -236,7 +236,7 @@ def _check_samples(
 def _check_tables(info: CacheInfo, layout: CacheLayout, result: Verification) -> bool:
     """Whether cache.json is of the last run."""
     found = {
-        str(path.relative_to(layout.root)): path
+        f"{folder.name}/{path.name}": path
         for folder in (layout.plan, layout.probes)
         for path in layout.extensions(folder)
     }
@@ -255,9 +255,9 @@ def _sha256(data: bytes | None) -> str:
     return "" if data is None else hashlib.sha256(data).hexdigest()
 
 
-def _read(path: Path) -> bytes | None:
+def _read(path: Place) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_bytes(path)
     except OSError:
         return None
 
@@ -271,9 +271,9 @@ def _check_plan(info: CacheInfo, layout: CacheLayout, result: Verification) -> N
         return
     if listed - planned:
         result.add("plan", layout.plan, f"does not know the shard {min(listed - planned)}")
-    for tar in sorted(layout.shards.glob("*.tar")):
-        if tar.stem not in listed | planned:
-            result.add("stray_tar", tar, "belongs to no shard: delete it")
+    for name in sorted(list_sizes(layout.shards)):
+        if name.endswith(".tar") and name[: -len(".tar")] not in listed | planned:
+            result.add("stray_tar", layout.shards / name, "belongs to no shard: delete it")
 
 
 def _check_keys(sidecars: list[Sidecar], result: Verification) -> None:
@@ -314,7 +314,7 @@ def _check_index(
     complete: bool,
 ) -> None:
     try:
-        data = layout.index.read_bytes()
+        data = read_bytes(layout.index)
         rows = parse_table(data).select(INDEX_SCHEMA.names).to_pylist()
     except (OSError, ValueError, KeyError) as error:
         result.add("index", layout.index, f"cannot be read: {error}")
@@ -331,8 +331,9 @@ def _check_index(
         for path, data in exact_files(sidecars, layout).items():
             if _read(path) != data:
                 result.add("reader_files", path, "not there, or not that of the shards")
+        there = list_sizes(layout.energon)
         for path in energon_files(layout):
-            if not path.is_file():
+            if path.name not in there:
                 result.add("reader_files", path, "not there")
 
 

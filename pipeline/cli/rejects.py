@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from pipeline.cli.show import common_options, count_text, print_json, print_table, set_verbosity
@@ -24,10 +22,11 @@ def rejects(*, cache: str, reason: str | None, as_json: bool, quiet: bool, loud:
     set_verbosity(quiet=quiet, loud=loud)
     from pipeline.cache import read_info
     from pipeline.layout import CacheLayout
+    from pipeline.places import list_sizes, to_place
     from pipeline.storage import read_table
 
-    layout = CacheLayout(Path(cache))
-    if not layout.rejects.exists():
+    layout = CacheLayout(to_place(cache))
+    if layout.rejects.name not in list_sizes(layout.rejects.parent):
         read_info(layout)  # says what is wrong with the folder
     rows = read_table(layout.rejects).to_pylist()
     rows = [row for row in rows if reason is None or row["reason"] == reason]

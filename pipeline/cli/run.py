@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,6 +21,7 @@ from pipeline.cli.show import (
 )
 from pipeline.layout import CacheLayout
 from pipeline.local_files import is_remote, to_path
+from pipeline.places import to_place
 from schemas.account import commonest_reasons
 from schemas.errors import UsageError
 from schemas.recipe import Recipe
@@ -135,7 +135,9 @@ def run(
         raise UsageError("name SOURCES and, as the last argument, the CACHE folder")
     *sources, cache = paths
     cache = cache_path(cache)
-    chosen = choose_recipe(CacheLayout(Path(cache)), recipe, overrides=overrides, weights=weights)
+    chosen = choose_recipe(
+        CacheLayout(to_place(cache)), recipe, overrides=overrides, weights=weights
+    )
     made_up = [name for name, one in chosen.settings().items() if one.weights == RANDOM]
     if made_up and not quiet:
         click.echo(f"Random weights in {', '.join(made_up)}: the features mean nothing.", err=True)
@@ -165,10 +167,10 @@ def run(
 
 
 def cache_path(text: str) -> str:
-    """The folder that the user named. UsageError: empty, or not a local folder."""
-    if not text or is_remote(text):
-        raise UsageError(f"CACHE = {text!r} must be a local folder")
-    return str(to_path(text).expanduser())
+    """The folder or URL that the user named. UsageError: empty."""
+    if not text:
+        raise UsageError("CACHE is empty: it must be a folder or the URL of one")
+    return text.rstrip("/") if is_remote(text) else str(to_path(text).expanduser())
 
 
 def choose_recipe(

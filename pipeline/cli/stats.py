@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +15,9 @@ from pipeline.cli.show import (
     set_verbosity,
     size_text,
 )
+
+if TYPE_CHECKING:
+    from pipeline.places import Place
 
 EPILOG = """\b
 Examples:
@@ -94,7 +96,7 @@ def _collect(path: str) -> dict[str, Any]:
         }
 
 
-def _reject_reasons(root: Path) -> list[str]:
+def _reject_reasons(root: Place) -> list[str]:
     from pipeline.layout import CacheLayout
     from pipeline.storage import read_table
 

@@ -19,9 +19,9 @@ def layout(tmp_path):
 
 def test_a_new_folder_is_made_with_its_parents(tmp_path):
     layout = CacheLayout(tmp_path / "new" / "deep" / "cache")
-    with hold_cache(layout) as run_folder:
-        assert run_folder.path.parent == layout.scratch
-        assert run_folder.path.is_dir()
+    with hold_cache(layout) as hold:
+        assert hold.run_folder.path.parent == layout.scratch
+        assert hold.run_folder.path.is_dir()
     assert layout.root.is_dir()
     assert not layout.scratch.exists()
 
@@ -33,10 +33,11 @@ def test_an_empty_folder_is_taken(layout):
 
 
 def test_a_second_run_is_refused_while_the_first_is_at_work(layout):
-    with hold_cache(layout) as run_folder:
-        with pytest.raises(UsageError, match="another run is at work"), hold_cache(layout):
+    with hold_cache(layout) as hold:
+        mine = f"another run is at work on this cache: process {os.getpid()} on "
+        with pytest.raises(UsageError, match=mine), hold_cache(layout):
             pytest.fail("two runs at once")
-        assert run_folder.path.is_dir(), "the second may not touch the first's files"
+        assert hold.run_folder.path.is_dir(), "the second may not touch the first's files"
     with hold_cache(layout):
         pass
 
@@ -62,16 +63,22 @@ def test_a_run_in_another_process_is_refused_too(layout):
         other.kill()  # a lock goes with its process, however that ends
         other.wait()
         leftovers = list(layout.scratch.iterdir())
-        with hold_cache(layout) as run_folder:
-            assert list(layout.scratch.iterdir()) == [run_folder.path]
-            assert run_folder.path not in leftovers
+        with hold_cache(layout) as hold:
+            assert set(layout.scratch.iterdir()) == {
+                hold.run_folder.path,
+                layout.scratch / "owner.json",
+            }
+            assert hold.run_folder.path not in leftovers
 
 
 def test_what_a_killed_run_left_is_removed(layout):
     (layout.scratch / "run-old" / "probes").mkdir(parents=True)
     (layout.scratch / "train-000000.tar.ab").write_bytes(b"half")
-    with hold_cache(layout) as run_folder:
-        assert list(layout.scratch.iterdir()) == [run_folder.path]
+    with hold_cache(layout) as hold:
+        assert set(layout.scratch.iterdir()) == {
+            hold.run_folder.path,
+            layout.scratch / "owner.json",
+        }
 
 
 def test_the_scratch_folder_is_gone_after_an_error(layout):

@@ -98,7 +98,7 @@ def test_a_shard_with_nothing_usable_has_a_sidecar_and_no_tar(
     assert [reject.reason for reject in sidecar.rejects] == ["not_found"]
     assert [missing.num_clips for missing in sidecar.missing] == [spec.num_clips]
     assert not tools.layout.tar(spec.name).exists()
-    assert tools.layout.is_committed(spec.name)
+    assert spec.name in tools.layout.committed()
 
 
 def test_a_bad_video_leaves_no_trace_in_the_tar(
@@ -236,7 +236,7 @@ def test_a_bug_is_not_a_reject(
     (spec,) = plan([clips["25.mp4"].path], tools)
     with pytest.raises(ZeroDivisionError):
         build_shard(spec, tools=tools)
-    assert not tools.layout.is_committed(spec.name)
+    assert spec.name not in tools.layout.committed()
     assert list(tools.layout.scratch.iterdir()) == []
 
 
