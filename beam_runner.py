@@ -14,27 +14,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from encoders.devices import choose_device
 from pipeline.encoding import audio_spec, stamp_streams, stream_specs
 from pipeline.finalizing import account_for, finalize_cache, read_committed, read_sidecars
+from pipeline.launching import open_root
 from pipeline.layout import CacheLayout
 from pipeline.locking import hold_cache
-from pipeline.options import RunOptions, open_root
+from pipeline.meeting import Meeting, check_reachable, open_meeting
+from pipeline.options import RunOptions
 from pipeline.places import to_place
 from pipeline.planning import check_recipe, estimate_clip_bytes, extend_plan, read_plan, write_plan
 from pipeline.probing import read_probes, select_unprobed, write_probes
 from pipeline.recovering import pieces_back
 from pipeline.report import RunReport
-from pipeline.run_folder import RunFolder
 from pipeline.settling import settle_ids
 from schemas.recipe import Recipe
 from schemas.video import Source
 
-Watch = Callable[[str, int, RunFolder], contextlib.AbstractContextManager[None]]
-"""(stage, how much there is to do, folder with the counts) -> a context that shows progress."""
+Watch = Callable[[str, int, Meeting], contextlib.AbstractContextManager[None]]
+"""(stage, how much there is to do, who has the counts) -> a context that shows progress."""
 
 
-def probe(root: Any, *, run_folder: RunFolder, recipe: Recipe) -> Any:
+def probe(root: Any, *, meeting: Meeting, recipe: Recipe) -> Any:
     """Headers and packets in, one small row a source out; a bad video is a row with a reject."""
     import apache_beam as beam
 
@@ -42,10 +42,10 @@ def probe(root: Any, *, run_folder: RunFolder, recipe: Recipe) -> Any:
 
     return (
         root
-        | "RunFolder" >> beam.Create([str(run_folder.path)])
+        | "Sources" >> beam.Create([meeting.sources_file])
         | "ReadSources" >> ReadSources()
-        | "ProbeVideos" >> ProbeVideos(recipe.limits, run_folder)
-        | "WriteProbes" >> WriteProbes(run_folder)
+        | "ProbeVideos" >> ProbeVideos(recipe.limits, meeting)
+        | "WriteProbes" >> WriteProbes(meeting)
     )
 
 
@@ -53,7 +53,7 @@ def build(
     root: Any,
     *,
     layout: CacheLayout,
-    run_folder: RunFolder,
+    meeting: Meeting,
     recipe: Recipe,
     stamps: dict[str, dict[str, Any]],
     options: RunOptions,
@@ -63,11 +63,15 @@ def build(
 
     from pipeline.transforms import BuildShards, ReadPlan
 
+    def on_workers(step: Any) -> Any:
+        # One kind of worker for the whole graph: another one would be another pool of machines.
+        return step.with_resource_hints(**options.resource_hints())
+
     return (
         root
-        | "Cache" >> beam.Create([str(layout.root)])
-        | "ReadPlan" >> ReadPlan()
-        | "BuildShards" >> BuildShards(recipe, layout, run_folder, stamps, options)
+        | "Cache" >> on_workers(beam.Create([str(layout.root)]))
+        | "ReadPlan" >> on_workers(ReadPlan())
+        | "BuildShards" >> on_workers(BuildShards(recipe, layout, meeting, stamps, options))
     )
 
 
@@ -83,30 +87,33 @@ def run(
 
     FingerprintMismatch: the cache was made by another recipe. TooManyRejects: see RunOptions.
     StorageError: the place cannot be written. UsageError: another run is at work on this cache.
-    WeightsError, DeviceError: the encoders cannot be loaded or run.
+    WeightsError, DeviceError: the encoders cannot be loaded or run. EngineError: see open_root.
     """
     began = time.monotonic()
     options = options or RunOptions()
-    options = replace(options, device=choose_device(options.device))
+    options = replace(options, device=options.choose_device())
     layout = CacheLayout(to_place(cache_path))
+    check_reachable(options, root=layout.root, sources=sources)
     stamps = stamp_streams(recipe, device=options.device)
     fingerprint = recipe.fingerprint(stamps)
-    with hold_cache(layout) as hold:
-        run_folder = hold.run_folder
+    with (
+        hold_cache(layout) as hold,
+        open_meeting(layout, hold.run_folder, options=options) as meeting,
+    ):
         check_recipe(layout, recipe, stamps)
         planned = read_plan(layout)
 
         known = read_probes(layout)
         unprobed = select_unprobed(sources, known)
         if unprobed:
-            run_folder.write_sources(unprobed)
+            meeting.write_sources(unprobed)
             size = len(unprobed)
             with (
-                watch("probe", size, run_folder),
-                open_root(options, run_folder=run_folder, num_elements=size // 20) as root,
+                watch("probe", size, meeting),
+                open_root(options, meeting=meeting, stage="probe", num_elements=size // 20) as root,
             ):
-                probe(root, run_folder=run_folder, recipe=recipe)
-            fresh = settle_ids(run_folder.read_probes(), known=known, existing=planned)
+                probe(root, meeting=meeting, recipe=recipe)
+            fresh = settle_ids(meeting.read_probes(), known=known, existing=planned)
             write_probes(fresh, layout)
         probes = read_probes(layout)
 
@@ -131,13 +138,13 @@ def run(
         todo = [spec for spec in specs if spec.name not in committed]
         if todo:
             with (
-                watch("build", sum(spec.num_clips for spec in todo), run_folder),
-                open_root(options, run_folder=run_folder, num_elements=len(todo)) as root,
+                watch("build", sum(spec.num_clips for spec in todo), meeting),
+                open_root(options, meeting=meeting, stage="build", num_elements=len(todo)) as root,
             ):
                 build(
                     root,
                     layout=layout,
-                    run_folder=run_folder,
+                    meeting=meeting,
                     recipe=recipe,
                     stamps=stamps,
                     options=options,

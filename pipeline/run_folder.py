@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import schemas.errors
+from pipeline.places import to_place
 from pipeline.storage import storage_errors
 from schemas.errors import ReelcacheError
 from schemas.tables import probe_from_row, probe_to_row
@@ -44,8 +45,9 @@ class RunFolder:
         return folder
 
     @property
-    def sources_path(self) -> Path:
-        return self.path / "sources.jsonl"
+    def sources_file(self) -> str:
+        """What `write_sources` writes."""
+        return str(self.path / "sources.jsonl")
 
     @property
     def workers_log(self) -> Path:
@@ -62,15 +64,10 @@ class RunFolder:
 
     def write_sources(self, sources: Iterable[Source]) -> None:
         """One line a source, as a row of probes that has no facts yet. StorageError."""
-        with storage_errors(self.place), self.sources_path.open("w", encoding="utf-8") as file:
+        path = Path(self.sources_file)
+        with storage_errors(self.place), path.open("w", encoding="utf-8") as file:
             for source in sources:
                 file.write(encode_probe(Probe(source=source)) + "\n")
-
-    def read_sources(self) -> Iterator[Source]:
-        """What `write_sources` wrote."""
-        with self.sources_path.open(encoding="utf-8") as file:
-            for line in file:
-                yield decode_probe(line).source
 
     def write_probes(self, probes: Iterable[Probe]) -> str:
         """Add a file of probes, whole: its name. StorageError."""
@@ -107,7 +104,7 @@ class RunFolder:
         with contextlib.suppress(OSError):
             self._replace("errors", fields)
 
-    def reported_error(self) -> ReelcacheError | None:
+    def reported_error(self, _: Exception | None = None) -> ReelcacheError | None:
         """An error that a worker left, if any."""
         for path in sorted((self.path / "errors").glob("*.json")):
             fields = json.loads(path.read_text())
@@ -115,6 +112,10 @@ class RunFolder:
             error: ReelcacheError = cls(fields["message"], hint=fields["hint"])
             return error
         return _ERRORS_HERE.get(self.path)
+
+    def counter(self) -> ProgressCounter:
+        """For a worker to count with."""
+        return ProgressCounter(self)
 
     def totals(self) -> Counter[str]:
         """The sum of all workers' counts."""
@@ -149,6 +150,13 @@ class ProgressCounter:
         self._written = time.monotonic()
         with contextlib.suppress(OSError):  # a full disk is told by what matters
             self._folder._replace("progress", self._counts)
+
+
+def read_source_file(path: str) -> Iterator[Source]:
+    """The sources in a file that `write_sources` wrote, wherever it lies."""
+    with to_place(path).open("r", encoding="utf-8") as file:
+        for line in file:
+            yield decode_probe(line).source
 
 
 def encode_probe(probe: Probe) -> str:

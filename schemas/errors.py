@@ -7,7 +7,8 @@
     |  |- WeightsError             2       you: a file of weights is missing or is another model's
     |  |- DeviceError              2       you: the GPU is not there or too small
     |  |- StorageError             2       you: the place cannot be written (read-only, full)
-    |  `- WorkerDied               2       you: fewer workers, or a machine with more memory
+    |  |- WorkerDied               2       you: fewer workers, or a machine with more memory
+    |  `- EngineError              2       you: the engine refused or lost the job, its log says why
     |- TooManyRejects              3       you: the input, or the limit
     |- CacheError                  4       the cache is damaged or incompatible
     |  |- CacheIncomplete          4       no cache.json: the run did not finish
@@ -78,6 +79,10 @@ class StorageError(UsageError):
 
 class WorkerDied(UsageError):
     """A worker process ended without a word, as one does that the system kills for its memory."""
+
+
+class EngineError(UsageError):
+    """An engine refused the job, could not be reached, or ended it for reasons of its own."""
 
 
 class TooManyRejects(ReelcacheError):

@@ -20,7 +20,14 @@ ROOF = 4
 JAIL = "pipeline.jailed"
 """What runs inside a decoder process."""
 ROOMS = {
-    "apache_beam": {"pipeline.transforms", "pipeline.options", "beam_runner"},
+    "apache_beam": {
+        "beam_runner",
+        "pipeline.beam_options",
+        "pipeline.engine_meeting",
+        "pipeline.launching",
+        "pipeline.local_workers",
+        "pipeline.transforms",
+    },
 }
 BANNED_NAMES = {"utils", "util", "common", "helpers", "types", "io", "inspect", "logging", "misc"}
 

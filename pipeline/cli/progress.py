@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import click
 
 from pipeline.cli.show import duration_text
-from pipeline.run_folder import RunFolder
+from pipeline.meeting import Meeting
 
 POLL_SECONDS = 0.5
 LINE_SECONDS = 10.0
@@ -19,14 +19,14 @@ _UNITS = {"probe": ("probed", "sources"), "build": ("done", "clips")}
 
 
 @contextlib.contextmanager
-def watch(stage: str, total: int, run_folder: RunFolder) -> Iterator[None]:
+def watch(stage: str, total: int, meeting: Meeting) -> Iterator[None]:
     """Show the progress of `stage`, which has `total` sources or clips to do, while it runs."""
     display = _Bar(stage, total) if sys.stderr.isatty() else _Lines(stage, total)
     done = threading.Event()
 
     def poll() -> None:
         while not done.wait(POLL_SECONDS):
-            display.show(run_folder.totals()[_UNITS[stage][0]])
+            display.show(meeting.totals()[_UNITS[stage][0]])
 
     thread = threading.Thread(target=poll, daemon=True)
     thread.start()
