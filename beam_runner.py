@@ -63,15 +63,11 @@ def build(
 
     from pipeline.transforms import BuildShards, ReadPlan
 
-    def on_workers(step: Any) -> Any:
-        # One kind of worker for the whole graph: another one would be another pool of machines.
-        return step.with_resource_hints(**options.resource_hints())
-
     return (
         root
-        | "Cache" >> on_workers(beam.Create([str(layout.root)]))
-        | "ReadPlan" >> on_workers(ReadPlan())
-        | "BuildShards" >> on_workers(BuildShards(recipe, layout, meeting, stamps, options))
+        | "Cache" >> beam.Create([str(layout.root)])
+        | "ReadPlan" >> ReadPlan()
+        | "BuildShards" >> BuildShards(recipe, layout, meeting, stamps, options)
     )
 
 

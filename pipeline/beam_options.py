@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -74,6 +74,11 @@ def beam_arguments(options: RunOptions, *, stage: Stage, run_id: str) -> list[st
         if options.container:
             told |= {"environment_type": "DOCKER", "environment_config": options.container}
     arguments = [f"--{name}={value}" for name, value in told.items()]
+    if stage == "build":
+        # For the whole graph and not for a step of it: another environment would be another
+        # container on every worker, or another pool of workers.
+        hints = options.resource_hints().items()
+        arguments += [f"--resource_hint={name}={value}" for name, value in hints]
     if engine.name == "dataflow":
         arguments.append("--no_save_main_session")
     return [*arguments, *options.beam_arguments]
@@ -113,11 +118,22 @@ def parse_options(arguments: Sequence[str], *, engine: Engine | None = None) -> 
     unknown = [line for line in said.getvalue().splitlines() if "unparseable" in line]
     if unknown and (engine is None or engine.knows_all_options):
         raise UsageError(f"options for Beam: unknown{unknown[0].partition('args')[2]}")
-    lacking = {} if engine is None else {n: e for n, e in engine.needs.items() if not known.get(n)}
-    if engine is not None and lacking:
+    if engine is not None:
+        _check_needs(engine, known)
+    return options
+
+
+def _check_needs(engine: Engine, known: Mapping[str, Any]) -> None:
+    lacking = {name: example for name, example in engine.needs.items() if not known.get(name)}
+    if lacking:
         example = " ".join(f"--{name}={example}" for name, example in lacking.items())
         raise UsageError(
             f"--runner {engine.name} needs {', '.join(f'--{name}' for name in lacking)}",
-            hint=f"add, after a --, such as: -- {example}",
+            hint=f"add at the end, such as: -- {example}",
         )
-    return options
+    if engine.needs_one and not any(known.get(name) for name in engine.needs_one):
+        examples = [f"-- --{name}={example}" for name, example in engine.needs_one.items()]
+        raise UsageError(
+            f"--runner {engine.name} needs {' or '.join(f'--{n}' for n in engine.needs_one)}",
+            hint=f"add at the end, such as: {' or '.join(examples)}",
+        )

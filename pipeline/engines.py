@@ -32,6 +32,8 @@ class Engine:
     """Whether an option that Beam does not know here is a mistake."""
     needs: Mapping[str, str] = field(default_factory=dict)
     """Options of Beam without which it does not start -> an example."""
+    needs_one: Mapping[str, str] = field(default_factory=dict)
+    """Of these options one; without any Beam would download a program, and wait for it for ever."""
     install: str = ""
 
 
@@ -52,9 +54,27 @@ ENGINES = {
             },
             install="pip install 'reelcache[gcp]'",
         ),
-        Engine(name="flink", beam_runner="FlinkRunner"),
-        Engine(name="spark", beam_runner="SparkRunner"),
-        Engine(name="prism", beam_runner="PrismRunner"),
+        Engine(
+            name="flink",
+            beam_runner="FlinkRunner",
+            needs_one={
+                "job_endpoint": "localhost:8099",
+                "flink_job_server_jar": "beam-runners-flink-2.2-job-server-2.77.0.jar",
+            },
+        ),
+        Engine(
+            name="spark",
+            beam_runner="SparkRunner",
+            needs_one={
+                "job_endpoint": "localhost:8099",
+                "spark_job_server_jar": "beam-runners-spark-3-job-server-2.77.0.jar",
+            },
+        ),
+        Engine(
+            name="prism",
+            beam_runner="PrismRunner",
+            needs_one={"prism_location": "/usr/local/bin/prism", "job_endpoint": "localhost:8073"},
+        ),
     )
 }
 RUNNERS = ("local", *ENGINES)

@@ -93,7 +93,7 @@ class RunOptions:
         return max(1, num_cores() // self.num_workers) if self.is_local else num_cores()
 
     def resource_hints(self) -> dict[str, str]:
-        """What workers that build need, as Beam's hints; the same for the whole graph."""
+        """What workers that build need, as Beam's hints."""
         if self.is_local:
             return {}
         hints = {

@@ -40,6 +40,7 @@ Examples:
   pipeline run videos/ cache/
   pipeline run list.csv cache/ --workers 8 --max-reject-rate 0.02
   pipeline run 'day1/*.mp4' clip.mov cache/ --set sampling.fps=1
+  pipeline run list.csv gs://bucket/cache --runner dataflow --workers 20 -- --region us-central1 ...
 
 SOURCES are files, folders, globs, or lists of sources: txt, csv, tsv, jsonl, parquet with the
 column uri and, if you like, id, start and end in seconds; paths in a list are relative to it.
@@ -63,17 +64,18 @@ column uri and, if you like, id, start and end in seconds; paths in a list are r
 @weights_option
 @click.option(
     "--runner",
-    type=click.Choice(["local"]),
     default="local",
     show_default=True,
-    help="Where the work is done.",
+    metavar="NAME",
+    help="Where the work is done: local, dataflow, flink, spark, prism, or beam:NAME; see"
+    " docs/engines.md.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Processes that encode; each has its own encoders and decoders.",
+    help="Processes that encode, each with its own encoders and decoders; on an engine at most.",
 )
 @click.option(
     "--decoders",
@@ -99,6 +101,20 @@ column uri and, if you like, id, start and end in seconds; paths in a list are r
     show_default=True,
     help="Finish no cache if a larger part of all its sources is rejected.",
 )
+@click.option(
+    "--container", default="", metavar="IMAGE", help="What an engine's workers run; see deploy/."
+)
+@click.option(
+    "--accelerator",
+    default="",
+    metavar="TYPE",
+    help="What an engine's workers need, or none. [default: on dataflow"
+    " type:nvidia-l4;count:1;install-nvidia-driver]",
+)
+@click.option(
+    "--min-ram", default="", metavar="SIZE", help="Memory of an engine's workers, such as 16GB."
+)
+@click.option("--min-cpus", type=click.IntRange(min=1), help="Cores of an engine's workers.")
 @click.option("--limit", type=click.IntRange(min=1), help="Take the first N sources only.")
 @common_options
 @click.pass_obj
@@ -108,7 +124,7 @@ def run(
     paths: tuple[str, ...],
     recipe: str | None,
     overrides: tuple[str, ...],
-    runner: str,  # noqa: ARG001 - one choice so far
+    runner: str,
     workers: int,
     decoders: int | None,
     weights: tuple[str, ...],
@@ -116,6 +132,10 @@ def run(
     batch: int | None,
     compile: bool,  # noqa: A002 - the option's name
     max_reject_rate: float,
+    container: str,
+    accelerator: str,
+    min_ram: str,
+    min_cpus: int | None,
     limit: int | None,
     as_json: bool,
     quiet: bool,
@@ -147,12 +167,17 @@ def run(
         chosen,
         cache=cache,
         options=RunOptions(
+            runner=runner,
             num_workers=workers,
             num_decoders=decoders,
             device=device,
             compile=compile,
             max_batch=batch,
             max_reject_rate=max_reject_rate,
+            accelerator=accelerator,
+            min_ram=min_ram,
+            min_cpus=min_cpus,
+            container=container,
             beam_arguments=beam_arguments,
         ),
         quiet=quiet,
