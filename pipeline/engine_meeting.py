@@ -49,10 +49,11 @@ class ReportedError(RuntimeError):
         if isinstance(error, ReelcacheError):
             kind, message, hint = type(error).__name__, error.message, error.hint
         else:
-            kind, message, hint = "", "".join(traceback.format_exception(error))[-2000:], ""
+            message = "".join(traceback.format_exception(error))[-2000:].strip()
+            kind, hint = "", ""
         fields = json.dumps([kind, message, hint]).encode()
         token = base64.urlsafe_b64encode(fields).decode()
-        return cls(f"reelcache-error:{token}: {message}")
+        return cls(f"reelcache-error:{token}: {message.splitlines()[-1]}")
 
 
 class BeamCounter:

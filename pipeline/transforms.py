@@ -100,7 +100,11 @@ class _ProbeVideo(beam.DoFn):  # type: ignore[misc]
 
     def process(self, source: Source) -> Iterator[Probe]:
         with self._meeting.reported_errors():
-            probe = probe_source(source, limits=self._limits, process=self._process)
+            try:
+                probe = probe_source(source, limits=self._limits, process=self._process)
+            except BaseException:
+                self.teardown()  # engines forget to, for a bundle that failed
+                raise
         yield probe
         self._progress(probed=1)
 
@@ -164,7 +168,12 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
 
     def process(self, spec: ShardSpec) -> Iterator[str]:
         with self._settings.meeting.reported_errors():
-            yield build_shard(spec, tools=self._tools).name
+            try:
+                name = build_shard(spec, tools=self._tools).name
+            except BaseException:
+                self.teardown()  # engines forget to, for a bundle that failed
+                raise
+        yield name
 
     def teardown(self) -> None:
         self._tools.pool.close()

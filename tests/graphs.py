@@ -11,6 +11,7 @@ from apache_beam.options.pipeline_options import StandardOptions
 from apache_beam.runners.dataflow.internal import apiclient
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.transforms import environments
+from upath import UPath
 
 import beam_runner
 from pipeline.beam_options import beam_arguments, parse_options, to_flags
@@ -19,8 +20,6 @@ from pipeline.engine_meeting import EngineMeeting
 from pipeline.engines import Stage, find_engine
 from pipeline.layout import CacheLayout
 from pipeline.options import RunOptions
-from upath import UPath
-
 from schemas.recipe import Recipe
 
 IMAGE = "europe-docker.pkg.dev/my-project/my-images/reelcache:0.1"
