@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from encoders import Runtime
-from encoders.devices import choose_device, num_gpus, set_threads
+from encoders.devices import choose_device, num_gpus, prepare_cpu
 from pipeline.engines import NO_ACCELERATOR, find_engine
 from pipeline.pool import num_cores
 from schemas.errors import UsageError
@@ -117,7 +117,7 @@ class RunOptions:
         if not self.is_local:
             choose_device(device)  # nobody has looked whether it is there
         if device == "cpu":
-            set_threads(self.cores_per_worker)
+            prepare_cpu(self.cores_per_worker)
         elif device == "cuda":
             device = f"cuda:{claims.claim_number() % max(1, num_gpus())}"
         return Runtime(device=device, compile=self.compile, max_batch=self.max_batch)
