@@ -21,7 +21,7 @@ from pipeline.layout import CacheLayout
 from pipeline.locking import hold_cache
 from pipeline.meeting import Meeting, check_reachable, open_meeting
 from pipeline.options import RunOptions
-from pipeline.places import to_place
+from pipeline.places import is_local, to_place
 from pipeline.planning import check_recipe, estimate_clip_bytes, extend_plan, read_plan, write_plan
 from pipeline.probing import read_probes, select_unprobed, write_probes
 from pipeline.recovering import pieces_back
@@ -88,7 +88,10 @@ def run(
     began = time.monotonic()
     options = options or RunOptions()
     options = replace(options, device=options.choose_device())
-    layout = CacheLayout(to_place(cache_path))
+    place = to_place(cache_path)
+    if is_local(place) and not options.is_local:
+        place = place.absolute()  # workers have other working folders
+    layout = CacheLayout(place)
     check_reachable(options, root=layout.root, sources=sources)
     stamps = stamp_streams(recipe, device=options.device)
     fingerprint = recipe.fingerprint(stamps)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -382,6 +387,22 @@ def test_every_runner_makes_the_same_bytes_and_counts_its_work(
     assert (again.videos, again.skipped) == (0, 3)
 
 
+def test_workers_are_told_where_a_cache_lies_whatever_their_working_folder(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Path] = []
+    build = beam_runner.build
+
+    def note(*args: Any, layout: CacheLayout, **kwargs: Any) -> Any:
+        told.append(layout.root)
+        return build(*args, layout=layout, **kwargs)
+
+    monkeypatch.setattr(beam_runner, "build", note)
+    monkeypatch.chdir(tmp_path)
+    run("cache", videos, runner="beam:BundleBasedDirectRunner")
+    assert told == [tmp_path / "cache"]
+
+
 def test_a_run_on_an_engine_leaves_nothing_beside_a_remote_cache(
     videos: Path, tmp_path: Path
 ) -> None:
@@ -518,3 +539,38 @@ def test_a_cluster_makes_the_same_bytes(
     run(tmp_path / "local", videos)
     run(tmp_path / "engine", videos, runner=runner, beam_arguments=tuple(arguments))
     assert contents(tmp_path / "engine") == contents(tmp_path / "local")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_interrupted_says_that_the_job_goes_on(
+    clips: ClipShelf, tmp_path: Path
+) -> None:
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    for number in range(24):
+        data = clips["b_frames.mp4"].path.read_bytes()
+        (videos / f"{number}.mp4").write_bytes(data + b"\0\0\0\x0cfree" + number.to_bytes(4, "big"))
+    command = [sys.executable, "-m", "pipeline", "run", "videos", "cache", "--runner", "flink"]
+    command += ["--set", "shards.max_seconds=2", "--set", "sampling.fps=10", "--", *EMBEDDED]
+    child = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(beam_runner.__file__).parent)},
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "cache" / "shards").glob("*.json")):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        began = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    assert time.monotonic() - began < 5
+    assert child.returncode == 130, err
+    assert re.search(r"The job \S* ?is still at work on flink: cancel it there", err)
+    assert "run the same command again to go on" in err
+    assert "Traceback" not in err
