@@ -150,6 +150,7 @@ def run(
                 )
 
         hold.check()
+        measured = meeting.measured()
         sidecars = read_sidecars(specs, layout)
         account = account_for(probes, sidecars)
         finalize_cache(
@@ -169,4 +170,5 @@ def run(
         fingerprint=fingerprint,
         cache=str(layout.root),
         seconds=time.monotonic() - began,
+        measured=measured,
     )

@@ -18,21 +18,21 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from apache_beam.metrics import Metrics
 from apache_beam.metrics.metric import MetricsFilter
 
 import schemas.errors
+from pipeline.beam_metrics import NAMESPACE
+from pipeline.measuring import STAGES, Measured, Measures, ShardDone, StageTime
 from pipeline.places import Place, list_sizes, read_many
 from pipeline.run_folder import decode_probe, encode_probe
 from pipeline.storage import publish_bytes, storage_errors
 from schemas.errors import ReelcacheError
 from schemas.video import Probe, Source
 
-NAMESPACE = "reelcache"
 ASK_SECONDS = 10.0
 """Between two questions to an engine for its metrics, which cost a request each."""
 _TOKEN = re.compile(r"reelcache-error:([A-Za-z0-9_=-]+):")
@@ -56,13 +56,12 @@ class ReportedError(RuntimeError):
         return cls(f"reelcache-error:{token}: {message.splitlines()[-1]}")
 
 
-class BeamCounter:
-    """Counts as Beam metrics; to be called in the thread that processes an element."""
+class NoShards:
+    """Of shards as they come engines tell nothing but their number."""
 
-    def __call__(self, **counts: int) -> None:
-        """Add counts."""
-        for name, count in counts.items():
-            Metrics.counter(NAMESPACE, name).inc(count)
+    def new(self) -> list[ShardDone]:
+        """None."""
+        return []
 
 
 class EngineMeeting:
@@ -75,11 +74,11 @@ class EngineMeeting:
         self.job = ""
         """What the engine calls the job at work, if it has a name for it."""
         self._result: Any = None
-        self._totals: Counter[str] = Counter()
+        self._measured = self._ended = Measured()
         self._asked = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"place": self.place, "cache": self.cache, "job": "", "_result": None}
+        return {"place": self.place, "cache": self.cache}
 
     @property
     def run_id(self) -> str:
@@ -113,28 +112,32 @@ class EngineMeeting:
                     probes[probe.source.identity] = probe
         return list(probes.values())
 
-    def counter(self) -> BeamCounter:
-        """As of `Meeting`."""
-        return BeamCounter()
+    def counter(self) -> Measures:
+        """As of `Meeting`; `BeamMetrics` tells the engine."""
+        return Measures()
 
     def follow(self, result: Any) -> None:
-        """Ask this PipelineResult for counts from now on."""
+        """Ask this PipelineResult from now on; what was told of those before stays."""
         self._result, self._asked = result, 0.0
+        self._ended = self._measured
         with contextlib.suppress(Exception):  # engines without names for their jobs differ
             self.job = str(result.job_id())
 
-    def totals(self) -> Counter[str]:
-        """As of `Meeting`; asks the engine now and then only."""
+    def measured(self) -> Measured:
+        """As of `Meeting`; asks the engine now and then only.
+
+        Of a stage it knows how long it took for each element together.
+        """
         if self._result is not None and time.monotonic() - self._asked > ASK_SECONDS:
             self._asked = time.monotonic()
             wanted = MetricsFilter().with_namespace(NAMESPACE)
             with contextlib.suppress(Exception):  # progress is not worth a run
-                counters = self._result.metrics().query(wanted)["counters"]
-                totals: Counter[str] = Counter()
-                for counter in counters:
-                    totals[counter.key.metric.name] += counter.result or 0
-                self._totals = totals
-        return Counter(self._totals)
+                self._measured = self._ended + _to_measured(self._result.metrics().query(wanted))
+        return self._measured
+
+    def shard_log(self) -> NoShards:
+        """As of `Meeting`."""
+        return NoShards()
 
     def claim_number(self) -> int:
         """As of `Meeting`; the number is free again when the process ends."""
@@ -175,6 +178,29 @@ class EngineMeeting:
         reported: ReelcacheError = cls(message, hint=hint)
         return reported
 
+    def ended(self) -> None:
+        """The job is over: ask it for the last time."""
+        self._asked = 0.0
+        self.measured()
+
     def _publish(self, text: str, final: Place) -> None:
         scratch = self.place if isinstance(self.place, Path) else Path(tempfile.gettempdir())
         publish_bytes(text.encode(), final, scratch=scratch)
+
+
+def _to_measured(found: Mapping[str, Any]) -> Measured:
+    counts: Counter[str] = Counter()
+    for counter in found["counters"]:
+        counts[counter.key.metric.name] += counter.result or 0
+    stages: dict[str, StageTime] = {}
+    for one in found.get("distributions", ()):
+        name = one.key.metric.name.removesuffix("_ms")
+        if name in STAGES and one.result is not None and one.result.count:
+            seconds, longest = one.result.sum / 1000, one.result.max / 1000
+            stages[name] = stages.get(name, StageTime()) + StageTime(
+                num=one.result.count,
+                seconds=seconds,
+                active_seconds=seconds,
+                longest_seconds=longest,
+            )
+    return Measured(counts=counts, stages=stages)

@@ -86,6 +86,7 @@ def _open_engine(options: RunOptions, *, meeting: EngineMeeting, stage: Stage) -
         with _say_that_the_job_goes_on(engine, meeting):
             state = result.wait_until_finish()
         state = state or result.state
+        meeting.ended()
     if state != PipelineState.DONE:
         raise EngineError(
             f"{engine.name}: the job {meeting.job} ended in state {state}".replace("  ", " "),

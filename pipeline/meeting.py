@@ -7,7 +7,6 @@ in files beside the cache (`engine_meeting.EngineMeeting`).
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 from pipeline.engines import find_engine
 from pipeline.layout import CacheLayout
 from pipeline.local_files import is_remote
+from pipeline.measuring import Measured, Measures, ShardDone
 from pipeline.options import RunOptions
 from pipeline.places import Place, is_local
 from pipeline.run_folder import RunFolder
@@ -27,11 +27,12 @@ SHARED_SCRATCH = ".tmp"
 """In a remote cache: files of a run that is at work."""
 
 
-class CountUp(Protocol):
-    """Adds to the counts of a run."""
+class NewShards(Protocol):
+    """Tells of shards as workers commit them."""
 
-    def __call__(self, **counts: int) -> None:
-        """Such as probed=1."""
+    def new(self) -> list[ShardDone]:
+        """Those that were committed since the last call."""
+        ...
 
 
 class Meeting(Protocol):
@@ -53,12 +54,16 @@ class Meeting(Protocol):
         """What the workers added: one probe a source, though an engine may repeat its work."""
         ...
 
-    def counter(self) -> CountUp:
-        """For a worker to count with."""
+    def counter(self) -> Measures:
+        """For a worker to count and measure with."""
         ...
 
-    def totals(self) -> Counter[str]:
-        """The sum of all workers' counts, as far as the owner knows it."""
+    def measured(self) -> Measured:
+        """The sum of what all workers counted and measured, as far as the owner knows it."""
+        ...
+
+    def shard_log(self) -> NewShards:
+        """For the owner to hear of shards, as far as the engine tells of them."""
         ...
 
     def claim_number(self) -> int:

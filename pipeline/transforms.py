@@ -13,6 +13,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
+from pipeline.beam_metrics import BeamMetrics
 from pipeline.encoding import load_encoders
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
@@ -96,17 +97,25 @@ class _ProbeVideo(beam.DoFn):  # type: ignore[misc]
 
     def setup(self) -> None:
         self._process = DecoderProcess(self._limits)
-        self._progress = self._meeting.counter()
+        self._measures = self._meeting.counter()
+        self._metrics = BeamMetrics(self._measures)
+        self._measures(probers=1)
 
     def process(self, source: Source) -> Iterator[Probe]:
-        with self._meeting.reported_errors():
+        with self._meeting.reported_errors(), self._measures.timed("probe"):
             try:
                 probe = probe_source(source, limits=self._limits, process=self._process)
             except BaseException:
                 self.teardown()  # engines forget to, for a bundle that failed
                 raise
         yield probe
-        self._progress(probed=1)
+        if probe.reject is not None:
+            self._measures.reject(probe.reject.reason)
+        self._measures(probed=1, probed_bytes=probe.size_bytes)
+        self._metrics.tell()
+
+    def finish_bundle(self) -> None:
+        self._measures.flush()
 
     def teardown(self) -> None:
         self._process.close()
@@ -146,12 +155,14 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
             if settings.recipe.audio is not None:
                 hearer = DecoderProcess(settings.recipe.limits)
                 hearer.spawn()
+            measures = settings.meeting.counter()
             try:
-                encoders = load_encoders(
-                    settings.recipe,
-                    stamps=settings.stamps,
-                    runtime=settings.options.runtime(settings.meeting),
-                )
+                with measures.timed("load"):
+                    encoders = load_encoders(
+                        settings.recipe,
+                        stamps=settings.stamps,
+                        runtime=settings.options.runtime(settings.meeting),
+                    )
             except BaseException:
                 pool.close()
                 if hearer is not None:
@@ -163,8 +174,11 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
                 encoders=encoders,
                 pool=pool,
                 hearer=hearer,
-                progress=settings.meeting.counter(),
+                measures=measures,
             )
+            self._metrics = BeamMetrics(measures)
+            measures(builders=1)
+            measures.flush()
 
     def process(self, spec: ShardSpec) -> Iterator[str]:
         with self._settings.meeting.reported_errors():
@@ -173,6 +187,8 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
             except BaseException:
                 self.teardown()  # engines forget to, for a bundle that failed
                 raise
+            finally:
+                self._metrics.tell()
         yield name
 
     def teardown(self) -> None:

@@ -347,7 +347,7 @@ def run(
     def watch(stage: str, _: int, meeting: Meeting) -> Iterator[None]:
         yield
         if totals is not None:
-            totals[stage] = meeting.totals()
+            totals[stage] = meeting.measured().counts
 
     return beam_runner.run(
         read_sources([str(videos)]).sources,

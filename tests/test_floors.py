@@ -22,6 +22,7 @@ JAIL = "pipeline.jailed"
 ROOMS = {
     "apache_beam": {
         "beam_runner",
+        "pipeline.beam_metrics",
         "pipeline.beam_options",
         "pipeline.engine_meeting",
         "pipeline.launching",

@@ -8,7 +8,6 @@ import pickle
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 from pipeline import engine_meeting as module
 from pipeline.engine_meeting import EngineMeeting, ReportedError
+from pipeline.measuring import Measured
 from pipeline.places import Place, to_place
 from pipeline.run_folder import read_source_file
 from schemas import errors
@@ -144,16 +144,16 @@ def _counter(name: str, value: int | None) -> Any:
 def test_counts_of_all_steps_are_summed_and_asked_for_now_and_then(
     meeting: EngineMeeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert meeting.totals() == Counter()
+    assert meeting.measured() == Measured()
     engine = Metrics({("a", "done"): 3, ("b", "done"): 4, ("a", "probed"): None})
     meeting.follow(engine)
-    assert meeting.totals()["done"] == 7
+    assert meeting.measured().counts["done"] == 7
     engine.counts["a", "done"] = 5
-    assert meeting.totals()["done"] == 7
+    assert meeting.measured().counts["done"] == 7
     assert engine.asked == 1
     later = time.monotonic() + 2 * module.ASK_SECONDS
     monkeypatch.setattr(module.time, "monotonic", lambda: later)
-    assert meeting.totals()["done"] == 9
+    assert meeting.measured().counts["done"] == 9
 
 
 def test_an_engine_that_does_not_answer_costs_the_progress_only(meeting: EngineMeeting) -> None:
@@ -162,7 +162,7 @@ def test_an_engine_that_does_not_answer_costs_the_progress_only(meeting: EngineM
             raise ConnectionError
 
     meeting.follow(Broken())
-    assert meeting.totals() == Counter()
+    assert meeting.measured() == Measured()
 
 
 def test_processes_of_a_machine_get_other_numbers_and_leave_them_when_they_end(
