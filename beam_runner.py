@@ -10,23 +10,32 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pipeline.encoding import audio_spec, stamp_streams, stream_specs
-from pipeline.finalizing import account_for, finalize_cache, read_committed, read_sidecars
+from pipeline.finalizing import (
+    account_for,
+    account_so_far,
+    finalize_cache,
+    read_committed,
+    read_sidecars,
+    rejects_told,
+)
 from pipeline.launching import open_root
 from pipeline.layout import CacheLayout
+from pipeline.limiting import RejectLimit
 from pipeline.locking import hold_cache
 from pipeline.meeting import Meeting, check_reachable, open_meeting
 from pipeline.options import RunOptions
 from pipeline.places import is_local, to_place
 from pipeline.planning import check_recipe, estimate_clip_bytes, extend_plan, read_plan, write_plan
-from pipeline.probing import read_probes, select_unprobed, write_probes
+from pipeline.probing import read_probes, select_changed, select_unprobed, write_probes
 from pipeline.recovering import pieces_back
 from pipeline.report import RunReport
 from pipeline.settling import settle_ids
+from schemas.errors import UsageError
 from schemas.recipe import Recipe
 from schemas.video import Source
 
@@ -57,6 +66,7 @@ def build(
     recipe: Recipe,
     stamps: dict[str, dict[str, Any]],
     options: RunOptions,
+    limit: RejectLimit,
 ) -> Any:
     """One ShardSpec in, one committed shard out; only its name leaves the step."""
     import apache_beam as beam
@@ -67,22 +77,27 @@ def build(
         root
         | "Cache" >> beam.Create([str(layout.root)])
         | "ReadPlan" >> ReadPlan()
-        | "BuildShards" >> BuildShards(recipe, layout, meeting, stamps, options)
+        | "BuildShards" >> BuildShards(recipe, layout, meeting, stamps, options, limit)
     )
 
 
 def run(
-    sources: Sequence[Source],
+    sources: Sequence[Source] | None,
     recipe: Recipe,
     *,
     cache_path: str | os.PathLike[str],
     options: RunOptions | None = None,
+    retry: Collection[str] = (),
     watch: Watch = lambda *_: contextlib.nullcontext(),
 ) -> RunReport:
     """Cache the features of `sources`; call it again to go on, or with more sources to add them.
 
+    `retry` names reasons: sources that were rejected for one of them are tried again although
+    their file is the same. None as sources is all that the cache knows, of which only those are
+    looked at.
+
     FingerprintMismatch: the cache was made by another recipe. TooManyRejects: see RunOptions.
-    StorageError: the place cannot be written. UsageError: another run is at work on this cache.
+    StorageError: the place cannot be written. CacheHeld: another run is at work on this cache.
     WeightsError, DeviceError: the encoders cannot be loaded or run. EngineError: see open_root.
     """
     began = time.monotonic()
@@ -92,7 +107,9 @@ def run(
     if is_local(place) and not options.is_local:
         place = place.absolute()  # workers have other working folders
     layout = CacheLayout(place)
-    check_reachable(options, root=layout.root, sources=sources)
+    check_reachable(options, root=layout.root, sources=sources or ())
+    if sources is None and not layout.extensions(layout.probes):
+        raise UsageError(f"{layout.root}: no cache, so nothing was rejected", hint="name SOURCES")
     stamps = stamp_streams(recipe, device=options.device)
     fingerprint = recipe.fingerprint(stamps)
     with (
@@ -103,7 +120,12 @@ def run(
         planned = read_plan(layout)
 
         known = read_probes(layout)
-        unprobed = select_unprobed(sources, known)
+        if sources is None:
+            sources = [probe.source for probe in known]
+            looked_at = [p.source for p in known if p.reject and p.reject.reason in retry]
+        else:
+            looked_at = list(sources)
+        unprobed = select_unprobed(looked_at, known, retry=retry)
         if unprobed:
             meeting.write_sources(unprobed)
             size = len(unprobed)
@@ -113,8 +135,12 @@ def run(
             ):
                 probe(root, meeting=meeting, recipe=recipe)
             fresh = settle_ids(meeting.read_probes(), known=known, existing=planned)
-            write_probes(fresh, layout)
+            if changed := select_changed(fresh, known):
+                write_probes(changed, layout)
         probes = read_probes(layout)
+        own = {source.identity for source in sources}
+        video_ids = {probe.video_id for probe in probes if probe.source.identity in own}
+        sidecars = read_committed(planned, layout)
 
         added = extend_plan(
             probes,
@@ -126,7 +152,7 @@ def run(
                 sound=audio_spec(recipe, device=options.device),
             ),
             existing=planned,
-            again=pieces_back(planned, read_committed(planned, layout), probes),
+            again=pieces_back(planned, sidecars, probes, retry=retry, video_ids=video_ids),
         )
         hold.check()
         if added:
@@ -136,18 +162,32 @@ def run(
         committed = layout.committed()
         todo = [spec for spec in specs if spec.name not in committed]
         if todo:
-            with (
-                watch("build", sum(spec.num_clips for spec in todo), meeting),
-                open_root(options, meeting=meeting, stage="build", num_elements=len(todo)) as root,
-            ):
-                build(
-                    root,
-                    layout=layout,
-                    meeting=meeting,
-                    recipe=recipe,
-                    stamps=stamps,
-                    options=options,
+            with rejects_told(specs, probes, layout):
+                limit = RejectLimit.of(
+                    account_so_far(probes, sidecars, todo).part(own),
+                    todo,
+                    num_sources=len(own),
+                    video_ids=video_ids,
+                    max_rate=options.max_reject_rate,
+                    cache=str(layout.root),
                 )
+                if not options.is_local:  # its workers do not hear of each other's rejects
+                    limit = replace(limit, max_rate=1.0, uncounted=frozenset())
+                with (
+                    watch("build", sum(spec.num_clips for spec in todo), meeting),
+                    open_root(
+                        options, meeting=meeting, stage="build", num_elements=len(todo)
+                    ) as root,
+                ):
+                    build(
+                        root,
+                        layout=layout,
+                        meeting=meeting,
+                        recipe=recipe,
+                        stamps=stamps,
+                        options=options,
+                        limit=limit,
+                    )
 
         hold.check()
         measured = meeting.measured()

@@ -139,6 +139,13 @@ class EngineMeeting:
         """As of `Meeting`."""
         return NoShards()
 
+    def write_rejects(self, shard: str, reasons: Mapping[str, int]) -> None:
+        """As of `Meeting`; workers of an engine do not hear of each other, so nobody reads it."""
+
+    def rejects(self) -> Counter[str]:
+        """As of `Meeting`: none are known, and a run is judged when it has ended."""
+        return Counter()
+
     def claim_number(self) -> int:
         """As of `Meeting`; the number is free again when the process ends."""
         for number in itertools.count():

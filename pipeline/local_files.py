@@ -62,6 +62,17 @@ def content_sha256(uri: str) -> str:
         raise VideoError("unreadable", error.strerror or str(error)) from error
 
 
+def is_readable(uri: str) -> bool:
+    """Whether the first byte of a regular file can be read."""
+    try:
+        size_and_time(uri)  # opening a pipe would wait for a writer
+        with to_path(uri).open("rb") as file:
+            file.read(1)
+    except (OSError, ValueError, VideoError):
+        return False
+    return True
+
+
 def check_unchanged(uri: str, state: tuple[int, int], *, cause: VideoError | None = None) -> None:
     """VideoError: source_changed since the file had this size and time; gone is not changed."""
     try:

@@ -7,7 +7,8 @@ in files beside the cache (`engine_meeting.EngineMeeting`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,6 +65,13 @@ class Meeting(Protocol):
 
     def shard_log(self) -> NewShards:
         """For the owner to hear of shards, as far as the engine tells of them."""
+        ...
+
+    def write_rejects(self, shard: str, reasons: Mapping[str, int]) -> None:
+        """A worker tells how many videos of a shard were rejected, by reason."""
+
+    def rejects(self) -> Counter[str]:
+        """The sum over all shards that were told of, as far as a worker knows it."""
         ...
 
     def claim_number(self) -> int:

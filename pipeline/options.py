@@ -42,7 +42,9 @@ class RunOptions:
     max_batch: int | None = None
     """Clips that go through an encoder at once; None: a choice by device."""
     max_reject_rate: float = 1.0
-    """In [0, 1]; a run with more rejects writes no cache.json."""
+    """In [0, 1]; a run with more rejects writes no cache.json. A local one stops early."""
+    keep_encoders: bool = False
+    """Leave the encoders loaded for the next run in this process; for one worker."""
     accelerator: str = ""
     """What an engine's workers need, as Beam says it; `none`; empty: what the engine has here."""
     min_ram: str = ""

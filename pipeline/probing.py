@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
 from pipeline.answers import Nonsense, flag, mapping, number, text, whole
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
-from pipeline.local_files import content_sha256, size_and_time, to_path
+from pipeline.local_files import content_sha256, is_readable, size_and_time, to_path
 from pipeline.storage import publish_rows, read_table, table_rows
 from schemas.errors import CacheDamaged, VideoError
 from schemas.recipe import DecodeLimits
@@ -104,20 +104,33 @@ def _check_span(probe: Probe) -> None:
         raise VideoError("span_outside", detail)
 
 
-def select_unprobed(sources: Iterable[Source], known: Iterable[Probe]) -> list[Source]:
+def select_unprobed(
+    sources: Iterable[Source], known: Iterable[Probe], *, retry: Collection[str] = ()
+) -> list[Source]:
     """The sources that have to be looked at (again).
 
     Those without a probe, those whose file has another size or time than when probed, and those
-    rejected for what may be otherwise now: an id that conflicted, a file that could not be read. A
-    good probe stands when its file has gone.
+    rejected for what may be otherwise now: an id that conflicted, a file that could not be read, a
+    reason in `retry`. A good probe stands when its file has gone.
     """
     seen = {probe.source.identity: probe for probe in known}
-    return [source for source in sources if _is_stale(source, seen.get(source.identity))]
+    return [s for s in sources if _is_stale(s, seen.get(s.identity), retry=retry)]
 
 
-def _is_stale(source: Source, probe: Probe | None) -> bool:
-    if probe is None or (probe.reject is not None and probe.reject.stage == "plan"):
+def select_changed(fresh: Iterable[Probe], known: Iterable[Probe]) -> list[Probe]:
+    """The fresh probes that tell something new: a table grows by these only."""
+    seen = {probe.source.identity: probe for probe in known}
+    return [probe for probe in fresh if seen.get(probe.source.identity) != probe]
+
+
+def _is_stale(source: Source, probe: Probe | None, *, retry: Collection[str]) -> bool:
+    if probe is None:
         return True
+    if probe.reject is not None:
+        if probe.reject.stage == "plan" or probe.reject.reason in retry:
+            return True
+        if probe.reject.reason == "unreadable" and is_readable(source.uri):
+            return True
     try:
         return size_and_time(source.uri) != (probe.size_bytes, probe.mtime_ns)
     except VideoError as error:
@@ -137,8 +150,10 @@ def read_probes(layout: CacheLayout) -> list[Probe]:
     return [newest[identity] for identity in sorted(newest)]  # type: ignore[type-var]
 
 
-def write_probes(probes: Iterable[Probe], layout: CacheLayout) -> None:
-    """Add one immutable file of probes."""
+def write_probes(
+    probes: Iterable[Probe], layout: CacheLayout, *, number: int | None = None
+) -> None:
+    """Add one immutable file of probes, under the next number unless it has one of its own."""
     rows = (probe_to_row(probe) for probe in sorted(probes, key=lambda p: p.source.identity))
-    final = layout.next_extension(layout.probes)
+    final = layout.extension(layout.probes, number)
     publish_rows(rows, PROBE_SCHEMA, final, scratch=layout.scratch)

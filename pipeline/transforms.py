@@ -14,9 +14,10 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
 from pipeline.beam_metrics import BeamMetrics
-from pipeline.encoding import load_encoders
 from pipeline.jail import DecoderProcess
+from pipeline.keeping import encoders_of
 from pipeline.layout import CacheLayout
+from pipeline.limiting import RejectLimit
 from pipeline.meeting import Meeting
 from pipeline.options import RunOptions
 from pipeline.places import to_place
@@ -78,6 +79,7 @@ class BuildShards(beam.PTransform):  # type: ignore[misc]
     stamps: dict[str, dict[str, Any]]
     """Of the encoders that the run began with."""
     options: RunOptions
+    limit: RejectLimit
 
     def expand(self, specs: Any) -> Any:
         return specs | beam.ParDo(_BuildShard(self))
@@ -158,10 +160,11 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
             measures = settings.meeting.counter()
             try:
                 with measures.timed("load"):
-                    encoders = load_encoders(
+                    encoders = encoders_of(
                         settings.recipe,
                         stamps=settings.stamps,
                         runtime=settings.options.runtime(settings.meeting),
+                        keep=settings.options.keep_encoders,
                     )
             except BaseException:
                 pool.close()
@@ -181,15 +184,18 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
             measures.flush()
 
     def process(self, spec: ShardSpec) -> Iterator[str]:
-        with self._settings.meeting.reported_errors():
+        limit, meeting = self._settings.limit, self._settings.meeting
+        with meeting.reported_errors():
+            limit.check(meeting)
             try:
-                name = build_shard(spec, tools=self._tools).name
+                sidecar = build_shard(spec, tools=self._tools)
             except BaseException:
                 self.teardown()  # engines forget to, for a bundle that failed
                 raise
             finally:
                 self._metrics.tell()
-        yield name
+            limit.count(sidecar, spec, meeting)
+            yield sidecar.name
 
     def teardown(self) -> None:
         self._tools.pool.close()

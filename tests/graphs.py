@@ -19,6 +19,7 @@ from pipeline.encoding import stamp_streams
 from pipeline.engine_meeting import EngineMeeting
 from pipeline.engines import Stage, find_engine
 from pipeline.layout import CacheLayout
+from pipeline.limiting import RejectLimit
 from pipeline.options import RunOptions
 from schemas.recipe import Recipe
 
@@ -47,8 +48,17 @@ def graph(stage: Stage, options: RunOptions, *, cache: str, parsed: Any) -> beam
         beam_runner.probe(root, meeting=meeting, recipe=TINY)
     else:
         stamps = stamp_streams(TINY, device=options.device)
+        limit = RejectLimit(
+            num_sources=10, max_rate=1.0, before={}, uncounted=frozenset(), cache=cache
+        )
         beam_runner.build(
-            root, layout=layout, meeting=meeting, recipe=TINY, stamps=stamps, options=options
+            root,
+            layout=layout,
+            meeting=meeting,
+            recipe=TINY,
+            stamps=stamps,
+            options=options,
+            limit=limit,
         )
     return root
 

@@ -21,6 +21,7 @@ JAIL = "pipeline.jailed"
 """What runs inside a decoder process."""
 ROOMS = {
     "apache_beam": {
+        "pipeline.streaming",
         "beam_runner",
         "pipeline.beam_metrics",
         "pipeline.beam_options",
