@@ -27,6 +27,7 @@ from pipeline.recovering import pieces_back
 from pipeline.report import RunReport
 from pipeline.run_folder import RunFolder
 from pipeline.settling import settle_ids
+from pipeline.signing import learn
 from schemas.recipe import Recipe
 from schemas.video import Source
 
@@ -66,7 +67,7 @@ def build(
     return (
         root
         | "Cache" >> beam.Create([str(layout.root)])
-        | "ReadPlan" >> ReadPlan()
+        | "ReadPlan" >> ReadPlan(run_folder)
         | "BuildShards" >> BuildShards(recipe, layout, run_folder, stamps, options)
     )
 
@@ -89,10 +90,12 @@ def run(
     options = options or RunOptions()
     options = replace(options, device=choose_device(options.device))
     layout = CacheLayout(to_place(cache_path))
+    sources = [replace(source, uri=learn(source.uri)) for source in sources]
     stamps = stamp_streams(recipe, device=options.device)
     fingerprint = recipe.fingerprint(stamps)
     with hold_cache(layout) as hold:
         run_folder = hold.run_folder
+        run_folder.seal_urls(source.uri for source in sources)
         check_recipe(layout, recipe, stamps)
         planned = read_plan(layout)
 

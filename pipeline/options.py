@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from encoders import Runtime
 from encoders.devices import num_gpus, set_threads
+from pipeline.fetching import FETCH_BYTES
 from pipeline.pool import num_cores
 from pipeline.run_folder import RunFolder
 from schemas.errors import UsageError, WorkerDied
@@ -41,6 +42,8 @@ class RunOptions:
     """Let torch.compile specialise the encoders."""
     max_batch: int | None = None
     """Clips that go through an encoder at once; None: a choice by device."""
+    fetch_bytes: int = FETCH_BYTES
+    """Of remote videos on a worker's disk, but for one file that may be beyond it."""
     max_reject_rate: float = 1.0
     """In [0, 1]; a run with more rejects writes no cache.json."""
     beam_arguments: tuple[str, ...] = ()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pipeline.answers import Nonsense, flag, mapping, number, text, whole
+from pipeline.fetching import local_file
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
-from pipeline.local_files import content_sha256, size_and_time, to_path
+from pipeline.source_files import FileState, content_sha256, size_and_time, states_of
 from pipeline.storage import publish_rows, read_table
 from schemas.errors import CacheDamaged, VideoError
 from schemas.recipe import DecodeLimits
@@ -36,31 +38,37 @@ _READ_BYTES_PER_SECOND = 5e6
 """Slow storage; sets the time limit of a probe."""
 
 
-def probe_source(source: Source, *, limits: DecodeLimits, process: DecoderProcess) -> Probe:
-    """What can be told of a source without decoding."""
+def probe_source(
+    source: Source, *, limits: DecodeLimits, process: DecoderProcess, scratch: Path | None = None
+) -> Probe:
+    """What can be told of a source without decoding.
+
+    A remote file is fetched into `scratch`, once. StorageError: the disk is full.
+    """
     probe = Probe(source=source)
     try:
         size_bytes, mtime_ns = size_and_time(source.uri)
         probe = Probe(source=source, size_bytes=size_bytes, mtime_ns=mtime_ns)
         if size_bytes == 0:
             raise VideoError("empty_file", "zero bytes")
-        sha256 = content_sha256(source.uri)
-        video_id = video_id_of(source, sha256)
-        probe = replace(probe, content_sha256=sha256, video_id=video_id)
-        request = {
-            "kind": "probe",
-            "path": str(to_path(source.uri)),
-            "max_pixels": limits.max_pixels,
-            "max_duration_seconds": limits.max_duration_seconds,
-        }
-        duration = size_bytes / _READ_BYTES_PER_SECOND
-        try:
-            facts = _ask(request, limits=limits, process=process, duration_seconds=duration)
-        except VideoError as error:
-            # A decoder process may be killed for what is no fault of the video's, once.
-            if error.reason != "crashed":
-                raise
-            facts = _ask(request, limits=limits, process=process, duration_seconds=duration)
+        with local_file(source.uri, num_bytes=size_bytes, scratch=scratch) as path:
+            sha256 = content_sha256(str(path))
+            video_id = video_id_of(source, sha256)
+            probe = replace(probe, content_sha256=sha256, video_id=video_id)
+            request = {
+                "kind": "probe",
+                "path": str(path),
+                "max_pixels": limits.max_pixels,
+                "max_duration_seconds": limits.max_duration_seconds,
+            }
+            duration = size_bytes / _READ_BYTES_PER_SECOND
+            try:
+                facts = _ask(request, limits=limits, process=process, duration_seconds=duration)
+            except VideoError as error:
+                # A decoder process may be killed for what is no fault of the video's, once.
+                if error.reason != "crashed":
+                    raise
+                facts = _ask(request, limits=limits, process=process, duration_seconds=duration)
         probe = replace(probe, **facts)
         _check_span(probe)
     except VideoError as error:
@@ -112,16 +120,19 @@ def select_unprobed(sources: Iterable[Source], known: Iterable[Probe]) -> list[S
     good probe stands when its file has gone.
     """
     seen = {probe.source.identity: probe for probe in known}
-    return [source for source in sources if _is_stale(source, seen.get(source.identity))]
+    sources = list(sources)
+    states = states_of(source.uri for source in sources if source.identity in seen)
+    return [
+        source for source in sources if _is_stale(seen.get(source.identity), states.get(source.uri))
+    ]
 
 
-def _is_stale(source: Source, probe: Probe | None) -> bool:
+def _is_stale(probe: Probe | None, now: FileState | VideoError | None) -> bool:
     if probe is None or (probe.reject is not None and probe.reject.stage == "plan"):
         return True
-    try:
-        return size_and_time(source.uri) != (probe.size_bytes, probe.mtime_ns)
-    except VideoError as error:
-        return probe.reject is not None and probe.reject.reason != error.reason
+    if isinstance(now, VideoError):
+        return probe.reject is not None and probe.reject.reason != now.reason
+    return now != (probe.size_bytes, probe.mtime_ns)
 
 
 def read_probes(layout: CacheLayout) -> list[Probe]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import schemas.errors
+from pipeline.signing import know, seal, unseal, urls_of
 from pipeline.storage import storage_errors
 from schemas.errors import ReelcacheError
 from schemas.tables import probe_from_row, probe_to_row
@@ -31,15 +32,16 @@ _ERRORS_HERE: dict[Path, ReelcacheError] = {}
 class RunFolder:
     """The folder of one run, picklable; `create` makes it, `remove` ends it."""
 
-    def __init__(self, path: Path, *, place: str = "") -> None:
-        """`place` is the cache, as errors name it."""
+    def __init__(self, path: Path, *, place: str = "", key: bytes = b"") -> None:
+        """`place` is the cache, as errors name it; `key` is what its signed URLs are sealed by."""
         self.path = path
+        self._key = key
         self.place = place or str(path)
 
     @classmethod
     def create(cls, scratch: Path, *, place: str = "") -> RunFolder:
         """A new folder under `scratch`."""
-        folder = cls(scratch / f"run-{uuid.uuid4().hex}", place=place)
+        folder = cls(scratch / f"run-{uuid.uuid4().hex}", place=place, key=os.urandom(32))
         for name in ("probes", "progress", "errors", "workers", "claims"):
             (folder.path / name).mkdir(parents=True)
         return folder
@@ -88,6 +90,21 @@ class RunFolder:
         with self.sources_path.open(encoding="utf-8") as file:
             for line in file:
                 yield decode_probe(line).source
+
+    def seal_urls(self, uris: Iterable[str]) -> None:
+        """Let the other processes of the run know the signed URLs of these sources. StorageError.
+
+        What lies in the folder nobody can read who has not this object.
+        """
+        urls = urls_of(uris)
+        if urls:
+            with storage_errors(self.place):
+                (self.path / "urls").write_bytes(seal(urls, key=self._key))
+
+    def learn_urls(self) -> None:
+        """Know in this process what `seal_urls` was told."""
+        with contextlib.suppress(FileNotFoundError):
+            know(unseal((self.path / "urls").read_bytes(), key=self._key))
 
     def write_probes(self, probes: Iterable[Probe]) -> str:
         """Add a file of probes, whole: its name. StorageError."""

@@ -64,8 +64,11 @@ class WriteProbes(beam.PTransform):  # type: ignore[misc]
 class ReadPlan(beam.PTransform):  # type: ignore[misc]
     """Path of a cache -> ShardSpec, of those that are not committed."""
 
+    run_folder: RunFolder
+
     def expand(self, paths: Any) -> Any:
-        return paths | "Read" >> beam.FlatMap(_uncommitted) | "Spread" >> beam.Reshuffle()
+        read = beam.FlatMap(_uncommitted, run_folder=self.run_folder)
+        return paths | "Read" >> read | "Spread" >> beam.Reshuffle()
 
 
 @dataclass
@@ -83,7 +86,8 @@ class BuildShards(beam.PTransform):  # type: ignore[misc]
         return specs | beam.ParDo(_BuildShard(self))
 
 
-def _uncommitted(path: str) -> Iterable[ShardSpec]:
+def _uncommitted(path: str, *, run_folder: RunFolder) -> Iterable[ShardSpec]:
+    run_folder.learn_urls()
     layout = CacheLayout(to_place(path))
     committed = layout.committed()
     specs = [spec for spec in read_plan(layout) if spec.name not in committed]
@@ -96,12 +100,18 @@ class _ProbeVideo(beam.DoFn):  # type: ignore[misc]
         self._run_folder = run_folder
 
     def setup(self) -> None:
+        self._run_folder.learn_urls()
         self._process = DecoderProcess(self._limits)
         self._progress = ProgressCounter(self._run_folder)
 
     def process(self, source: Source) -> Iterator[Probe]:
         with self._run_folder.reported_errors():
-            probe = probe_source(source, limits=self._limits, process=self._process)
+            probe = probe_source(
+                source,
+                limits=self._limits,
+                process=self._process,
+                scratch=self._run_folder.path,
+            )
         yield probe
         self._progress(probed=1)
 
@@ -132,6 +142,7 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
 
     def setup(self) -> None:
         settings = self._settings
+        settings.run_folder.learn_urls()
         with settings.run_folder.reported_errors():
             pool = DecoderPool(
                 settings.recipe.limits,
@@ -161,6 +172,7 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
                 pool=pool,
                 hearer=hearer,
                 progress=ProgressCounter(settings.run_folder),
+                fetch_bytes=settings.options.fetch_bytes,
             )
 
     def process(self, spec: ShardSpec) -> Iterator[str]:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import beam_runner
-from pipeline import open_cache, places, read_sources, verify_cache
+from pipeline import open_cache, patience, read_sources, verify_cache
+from pipeline.patience import patiently
 from pipeline.places import (
     create,
     is_local,
     list_sizes,
     local_copy,
-    patiently,
     read_bytes,
     read_many,
     read_range,
@@ -41,7 +41,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(patience, "FIRST_PAUSE_SECONDS", 0.001)
 
 
 def put(place: Place, data: bytes) -> None:
@@ -132,7 +132,7 @@ def test_patience_ends() -> None:
 
     with pytest.raises(TimeoutError):
         patiently(work)
-    assert len(calls) == places.NUM_TRIES
+    assert len(calls) == patience.NUM_TRIES
 
 
 def test_temporary_files_lie_in_a_local_cache_and_beside_a_remote_one(tmp_path: Path) -> None:

@@ -1,0 +1,118 @@
+"""List what lies behind a URL: one file, a folder (a prefix of a store), or what a glob matches."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pipeline.patience import patiently
+from pipeline.signing import learn, redact, to_public
+from pipeline.stores import open_store, scheme_of
+from schemas.errors import SourceError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file or a folder behind a URL."""
+
+    uri: str
+    is_folder: bool
+
+
+def look_up(url: str) -> list[Found]:
+    """The file or folder, or all that the glob matches; empty where there is nothing.
+
+    SourceError: it cannot be looked at.
+    """
+    store, path = open_store(url)
+    uri = learn(url.rstrip("/"))
+    is_http = scheme_of(url) in ("http", "https")
+    if is_http and url.endswith("/"):
+        return [Found(to_public(url).rstrip("/"), is_folder=True)]
+    if is_http and "*" in url:
+        return _match(store, path, url)
+    try:
+        info = _ask(uri, lambda: store.info(path))
+    except FileNotFoundError:
+        return _match(store, path, url) if glob.has_magic(path) and not is_http else []
+    return [Found(uri, is_folder=info["type"] == "directory")]
+
+
+def walk(uri: str, *, is_media: Callable[[str], bool]) -> tuple[list[str], int]:
+    """Uris of the media files below a folder, and how many others there are.
+
+    What lies below a hidden folder or in a cache is left out. SourceError: it is a cache itself, or
+    cannot be listed.
+    """
+    is_http = scheme_of(uri) in ("http", "https")
+    store, root = open_store(uri + "/" if is_http else uri)
+    root = root.rstrip("/")
+    listed = _ask(uri, lambda: list(store.find(root + "/" if is_http else root)))
+    names = [path[len(root) :].lstrip("/") for path in listed if path.startswith(root)]
+    caches = {name.removesuffix("cache.json") for name in names if _is_cache_json(name)}
+    if "" in caches:
+        raise SourceError(f"{uri} is a cache", hint="SOURCES come first, CACHE comes last")
+    found, num_ignored = [], 0
+    for name in sorted(names, key=_order):
+        *folders, last = name.split("/")
+        below = ("/".join(folders[:depth]) + "/" for depth in range(1, len(folders) + 1))
+        if not last or any(f.startswith(".") for f in folders) or not caches.isdisjoint(below):
+            continue
+        if last.startswith(".") or not is_media(last):
+            num_ignored += 1
+        else:
+            found.append(learn(f"{uri.rstrip('/')}/{name}"))
+    return found, num_ignored
+
+
+def read_remote(uri: str, *, url: str) -> bytes:
+    """A whole file. OSError, which says nothing of what opens it."""
+    store, path = open_store(url)
+    data: bytes = _ask(uri, lambda: store.cat_file(path))
+    return data
+
+
+def _is_cache_json(name: str) -> bool:
+    return name == "cache.json" or name.endswith("/cache.json")
+
+
+def _order(name: str) -> list[tuple[int, str]]:
+    # As a local folder is walked: the files of a folder before those of the folders in it.
+    *folders, last = name.split("/")
+    return [*((1, folder) for folder in folders), (0, last)]
+
+
+def _match(store: Any, path: str, url: str) -> list[Found]:
+    uri = to_public(url)
+    matches: dict[str, Any] = _ask(uri, lambda: store.glob(path, detail=True))
+    # What stands before the first folder with a wildcard is the same in URLs and in paths.
+    root, root_url = _fixed(path), _fixed(url)
+    return [
+        Found(learn(root_url + match[len(root) :]).rstrip("/"), info["type"] == "directory")
+        for match, info in sorted(matches.items())
+    ]
+
+
+def _fixed(pattern: str) -> str:
+    first = min((pattern.find(c) for c in "*?[" if c in pattern), default=len(pattern))
+    return pattern[: pattern.rfind("/", 0, first) + 1]
+
+
+def _ask(uri: str, work: Callable[[], T]) -> T:
+    # FileNotFoundError is the caller's to understand.
+    try:
+        return patiently(work)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{uri}: no such file or folder") from None
+    except OSError as error:
+        reason = redact(error.strerror or str(error)) or type(error).__name__
+        raise SourceError(
+            f"{uri}: cannot be read: {reason}",
+            hint="are the credentials there, and is a signed URL still valid?"
+            if isinstance(error, PermissionError)
+            else "try again later",
+        ) from None
