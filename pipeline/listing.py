@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pipeline.patience import patiently
-from pipeline.signing import learn, redact, to_public
+from pipeline.signing import learn, redact, to_public, url_of
 from pipeline.stores import open_store, scheme_of
 from schemas.errors import SourceError
 
 T = TypeVar("T")
+_FLAT = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ def look_up(url: str) -> list[Found]:
     SourceError: it cannot be looked at.
     """
     store, path = open_store(url)
-    uri = learn(url.rstrip("/"))
+    uri = learn(url)
     is_http = scheme_of(url) in ("http", "https")
     if is_http and url.endswith("/"):
         return [Found(to_public(url).rstrip("/"), is_folder=True)]
@@ -51,7 +52,8 @@ def walk(uri: str, *, is_media: Callable[[str], bool]) -> tuple[list[str], int]:
     is_http = scheme_of(uri) in ("http", "https")
     store, root = open_store(uri + "/" if is_http else uri)
     root = root.rstrip("/")
-    listed = _ask(uri, lambda: list(store.find(root + "/" if is_http else root)))
+    folder = root + "/" if is_http else root
+    listed = _ask(uri, lambda: list(store.find(folder, **_strictly(uri))))
     names = [path[len(root) :].lstrip("/") for path in listed if path.startswith(root)]
     caches = {name.removesuffix("cache.json") for name in names if _is_cache_json(name)}
     if "" in caches:
@@ -69,9 +71,9 @@ def walk(uri: str, *, is_media: Callable[[str], bool]) -> tuple[list[str], int]:
     return found, num_ignored
 
 
-def read_remote(uri: str, *, url: str) -> bytes:
-    """A whole file. OSError, which says nothing of what opens it."""
-    store, path = open_store(url)
+def read_remote(uri: str) -> bytes:
+    """A whole file. FileNotFoundError. SourceError: it cannot be read."""
+    store, path = open_store(url_of(uri))
     data: bytes = _ask(uri, lambda: store.cat_file(path))
     return data
 
@@ -88,7 +90,7 @@ def _order(name: str) -> list[tuple[int, str]]:
 
 def _match(store: Any, path: str, url: str) -> list[Found]:
     uri = to_public(url)
-    matches: dict[str, Any] = _ask(uri, lambda: store.glob(path, detail=True))
+    matches: dict[str, Any] = _ask(uri, lambda: store.glob(path, detail=True, **_strictly(url)))
     # What stands before the first folder with a wildcard is the same in URLs and in paths.
     root, root_url = _fixed(path), _fixed(url)
     return [
@@ -100,6 +102,12 @@ def _match(store: Any, path: str, url: str) -> list[Found]:
 def _fixed(pattern: str) -> str:
     first = min((pattern.find(c) for c in "*?[" if c in pattern), default=len(pattern))
     return pattern[: pattern.rfind("/", 0, first) + 1]
+
+
+def _strictly(url: str) -> dict[str, str]:
+    # fsspec leaves out what it cannot list, unless told otherwise; the flat listings of object
+    # stores do not, and do not take the word.
+    return {} if scheme_of(url) in _FLAT else {"on_error": "raise"}
 
 
 def _ask(uri: str, work: Callable[[], T]) -> T:

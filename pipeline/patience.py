@@ -20,8 +20,8 @@ LOCAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 """What only this machine's own disk says."""
 _ENDURING = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError)
 """Errors that another try does not mend."""
-_LIBRARIES = ("aiohttp", "aiobotocore", "botocore", "boto3", "s3fs", "gcsfs", "google", "azure") + (
-    ("adlfs", "requests", "urllib3", "fsspec", "paramiko", "yarl")
+_LIBRARIES = frozenset(
+    ("adlfs", "aiobotocore", "aiohttp", "azure", "boto3", "botocore", "fsspec", "gcsfs", "google")
 )
 _MAY_PASS = (408, 425, 429)
 

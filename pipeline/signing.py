@@ -19,43 +19,15 @@ _CONTAINER_SCHEMES = ("abfs", "abfss", "az", "adl", "wasb", "wasbs")
 """Where what stands before "@" is no user."""
 _SIGNATURE_PREFIXES = ("x-amz-", "x-goog-", "x-oss-", "x-ms-", "x-cos-", "x-obs-", "q-sign-")
 _SIGNATURE_NAMES = frozenset(
-    [
-        "signature",
-        "expires",
-        "key-pair-id",
-        "policy",
-        "awsaccesskeyid",
-        "googleaccessid",
-        "ossaccesskeyid",
-        "token",
-        "access_token",
-        "security-token",
-        "auth",
-        "authorization",
-        "apikey",
-        "api_key",
-        "hmac",
-        "hdnea",
-        "hdnts",
-        "hdntl",
-        "sig",
-        "se",
-        "sp",
-        "sv",
-        "sr",
-        "st",
-        "spr",
-        "ss",
-        "srt",
-        "sip",
-        "skoid",
-        "sktid",
-        "skt",
-        "ske",
-        "sks",
-        "skv",
-    ]
+    (
+        *("signature", "expires", "key-pair-id", "policy", "hmac", "hdnea", "hdnts", "hdntl"),
+        *("awsaccesskeyid", "googleaccessid", "ossaccesskeyid", "auth", "authorization"),
+        *("token", "access_token", "security-token", "apikey", "api_key"),
+        *("sig", "se", "sp", "sv", "sr", "st", "spr", "ss", "srt", "sip"),
+        *("skoid", "sktid", "skt", "ske", "sks", "skv"),
+    )
 )
+"""Of S3, Google, Azure, Alibaba and Akamai, and what others commonly say."""
 _SECRET_TEXT = re.compile(r"(?i)\b(\w[\w+.-]*://)(?:[^\s/'\"@]*@)?([^\s?'\"]*)(\?[^\s'\"<>]*)?")
 _lock = threading.Lock()
 _urls: dict[str, str] = {}
@@ -99,7 +71,7 @@ def _is_signature(name: str) -> bool:
 
 def learn(url: str) -> str:
     """The public form of a URL; the URL itself is remembered in this process."""
-    uri = to_public(url)
+    uri = to_public(url).rstrip("/") or url
     if uri != url:
         know({uri: url})
     return uri

@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from pipeline.listing import look_up, read_remote, walk
-from pipeline.signing import learn, to_public, url_of
+from pipeline.signing import learn, to_public
 from pipeline.source_files import is_remote, to_path, to_uri
 from pipeline.stores import open_store
 from schemas.errors import SourceError
@@ -176,7 +176,7 @@ def _read_local_list(path: Path) -> list[Source]:
 
 def _read_remote_list(uri: str) -> list[Source]:
     try:
-        data = read_remote(uri, url=url_of(uri))
+        data = read_remote(uri)
     except FileNotFoundError as error:
         raise SourceError(str(error)) from None
     base = uri.partition("?~")[0].rpartition("/")[0]
@@ -283,9 +283,9 @@ def _to_seconds(name: str, value: Any, where: str) -> float:
 def _resolve(uri: str, *, base: Path | str) -> str:
     if is_remote(uri):
         open_store(uri)  # UsageError for all of them now, not a reject for each one later
-        return learn(uri.rstrip("/"))
+        return learn(uri)
     if isinstance(base, Path) or uri.startswith(("/", "file://")):
         return to_uri(str(base / to_path(uri) if isinstance(base, Path) else to_path(uri)))
     scheme, _, rest = base.partition("://")
     place, _, folder = rest.partition("/")
-    return learn(f"{scheme}://{place}{posixpath.normpath(f'/{folder}/{uri}')}")
+    return learn(f"{scheme}://{place}{posixpath.normpath('/' + posixpath.join(folder, uri))}")
