@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from pipeline.patience import patiently
@@ -14,6 +16,7 @@ from schemas.errors import SourceError
 
 T = TypeVar("T")
 _FLAT = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
+"""Object stores, which list what is in all folders at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,12 @@ def walk(uri: str, *, is_media: Callable[[str], bool]) -> tuple[list[str], int]:
     is_http = scheme_of(uri) in ("http", "https")
     store, root = open_store(uri + "/" if is_http else uri)
     root = root.rstrip("/")
-    folder = root + "/" if is_http else root
-    listed = _ask(uri, lambda: list(store.find(folder, **_strictly(uri))))
+    listed: list[str]
+    if scheme_of(uri) in _FLAT:
+        listed = _ask(uri, lambda: list(store.find(root)))
+    else:
+        tree = _tree(store, root + "/", uri=uri)
+        listed = [path for path, is_folder in tree.items() if not is_folder]
     names = [path[len(root) :].lstrip("/") for path in listed if path.startswith(root)]
     caches = {name.removesuffix("cache.json") for name in names if _is_cache_json(name)}
     if "" in caches:
@@ -90,24 +97,51 @@ def _order(name: str) -> list[tuple[int, str]]:
 
 def _match(store: Any, path: str, url: str) -> list[Found]:
     uri = to_public(url)
-    matches: dict[str, Any] = _ask(uri, lambda: store.glob(path, detail=True, **_strictly(url)))
     # What stands before the first folder with a wildcard is the same in URLs and in paths.
     root, root_url = _fixed(path), _fixed(url)
+    if scheme_of(url) in _FLAT:
+        listed: dict[str, Any] = _ask(uri, lambda: store.glob(path, detail=True))
+        matches = {match: info["type"] == "directory" for match, info in listed.items()}
+    else:
+        depth = None if "**" in path else path.count("/", len(root)) + 1
+        wanted = re.compile(glob_pattern(path))
+        tree = _tree(store, root, uri=uri, depth=depth)
+        matches = {match: is_folder for match, is_folder in tree.items() if wanted.match(match)}
     return [
-        Found(learn(root_url + match[len(root) :]).rstrip("/"), info["type"] == "directory")
-        for match, info in sorted(matches.items())
+        Found(learn(root_url + match[len(root) :]), is_folder)
+        for match, is_folder in sorted(matches.items())
     ]
+
+
+def glob_pattern(path: str) -> str:
+    """A regular expression for a glob: "**" is any number of folders."""
+    from fsspec.utils import glob_translate
+
+    translated: str = glob_translate(path)
+    return translated
+
+
+def _tree(store: Any, root: str, *, uri: str, depth: int | None = None) -> dict[str, bool]:
+    # Path -> whether it is a folder, of all below. fsspec's own walk leaves out what it cannot
+    # list, and its on_error is not handed on to the folders below.
+    found: dict[str, bool] = {}
+    folders = [(root, 1)]
+    while folders:
+        folder, level = folders.pop()
+        listed = _ask(uri, partial(store.ls, folder, detail=True))
+        for entry in listed:
+            path = str(entry["name"]).rstrip("/")
+            if path in found or not path.startswith(root) or path == root.rstrip("/"):
+                continue
+            found[path] = is_folder = entry["type"] == "directory"
+            if is_folder and (depth is None or level < depth):
+                folders.append((str(entry["name"]), level + 1))
+    return found
 
 
 def _fixed(pattern: str) -> str:
     first = min((pattern.find(c) for c in "*?[" if c in pattern), default=len(pattern))
     return pattern[: pattern.rfind("/", 0, first) + 1]
-
-
-def _strictly(url: str) -> dict[str, str]:
-    # fsspec leaves out what it cannot list, unless told otherwise; the flat listings of object
-    # stores do not, and do not take the word.
-    return {} if scheme_of(url) in _FLAT else {"on_error": "raise"}
 
 
 def _ask(uri: str, work: Callable[[], T]) -> T:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import fsspec
+from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 
@@ -187,6 +188,8 @@ class FaultyStore(MemoryFileSystem):  # type: ignore[misc]
             Path(lpath).write_bytes(data[: len(data) // 2])
 
         return self._call("get_file", rpath, super().get_file, rpath, lpath, half=half, **options)
+
+    find = AbstractFileSystem.find  # by `ls`, as most file systems do
 
     def info(self, path: str, **options: Any) -> Any:
         return self._call("info", path, super().info, path, **options)
