@@ -65,7 +65,7 @@ def as_os_error(error: BaseException) -> OSError | None:
     name = type(error).__name__
     if type(error).__module__.partition(".")[0] not in _LIBRARIES:
         return None
-    status = next((s for s in map(_status, (error, cause)) if s), 0)
+    status = _status(error)
     what = f"HTTP {status}" if status else f"{name}: {redact(str(error))}"
     if status in (401, 403) or "Credential" in name or "Refresh" in name:
         return PermissionError(errno.EACCES, f"access is denied ({what})")
@@ -78,7 +78,7 @@ def as_os_error(error: BaseException) -> OSError | None:
     return OSError(errno.EIO, what)
 
 
-def _status(error: BaseException | None) -> int:
+def _status(error: BaseException) -> int:
     for name in ("status", "status_code", "code"):
         value = getattr(error, name, None)
         if str(value).isdecimal():

@@ -70,7 +70,10 @@ def scratch_for(root: Place) -> Path:
 
 def read_bytes(place: Place) -> bytes:
     """The whole file. OSError."""
-    return place.read_bytes() if is_local(place) else patiently(place.read_bytes)
+    if isinstance(place, Path):
+        return place.read_bytes()
+    data: bytes = patiently(lambda: place.fs.cat_file(place.path))
+    return data
 
 
 def read_many(places: Sequence[Place]) -> Iterator[tuple[Place, bytes]]:

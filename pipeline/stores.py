@@ -13,7 +13,7 @@ CONNECT_SECONDS = 20.0
 READ_SECONDS = 60.0
 """Without a byte, a connection is given up."""
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcp", "gcs": "gcp", "http": "http", "https": "http"}
-_ATOMIC = frozenset(
+ATOMIC = frozenset(
     ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "cos", "obs", "hf", "memory")
 )
 """Where an upload appears when it has ended, and not before."""
@@ -84,7 +84,7 @@ def _path_in(store: Any, scheme: str, url: str) -> str:
 def appears_whole(store: Any) -> bool:
     """Whether an upload is seen under its name only when it has ended."""
     protocols = (store.protocol,) if isinstance(store.protocol, str) else store.protocol
-    return not _ATOMIC.isdisjoint(protocols)
+    return not ATOMIC.isdisjoint(protocols)
 
 
 def quiet_path(url: str) -> Any:
