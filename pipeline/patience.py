@@ -79,8 +79,10 @@ def as_os_error(error: BaseException) -> OSError | None:
 
 
 def _status(error: BaseException) -> int:
-    for name in ("status", "status_code", "code"):
-        value = getattr(error, name, None)
+    response = getattr(error, "response", None)  # of botocore
+    told = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
+    values = [getattr(error, name, None) for name in ("status", "status_code", "code")]
+    for value in (told.get("HTTPStatusCode"), *values):
         if str(value).isdecimal():
             return int(str(value))
     return 0

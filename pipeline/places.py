@@ -6,13 +6,14 @@ A place is a `pathlib.Path`, or a `UPath` of universal_pathlib for any URL that 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from pipeline.patience import patiently
 from pipeline.signing import to_public
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 else:
     Place = Any
 
+HEAD_BYTES = 2**16
 NUM_READERS = 32
 """Small remote files that are read at once."""
 
@@ -74,6 +76,35 @@ def read_bytes(place: Place) -> bytes:
         return place.read_bytes()
     data: bytes = patiently(lambda: place.fs.cat_file(place.path))
     return data
+
+
+def size_of(place: Place) -> int:
+    """Bytes of a file. OSError."""
+    if isinstance(place, Path):
+        return place.stat().st_size
+    info: dict[str, Any] = patiently(lambda: place.fs.info(place.path))
+    if info["type"] == "directory":
+        raise IsADirectoryError(errno.EISDIR, "is a folder")
+    return int(info["size"])
+
+
+def is_file(place: Place) -> bool:
+    """Whether there is such a file. OSError: it cannot be told."""
+    if isinstance(place, Path):
+        return place.is_file()
+    try:
+        return size_of(place) >= 0
+    except (FileNotFoundError, IsADirectoryError):
+        return False
+
+
+def open_file(place: Place) -> IO[bytes]:
+    """A file open for reading; of a remote one only what is read is fetched. OSError."""
+    if isinstance(place, Path):
+        return place.open("rb")
+    # Small blocks: heads of members, and what lies between is skipped.
+    file: IO[bytes] = patiently(lambda: place.fs.open(place.path, "rb", block_size=HEAD_BYTES))
+    return file
 
 
 def read_many(places: Sequence[Place]) -> Iterator[tuple[Place, bytes]]:

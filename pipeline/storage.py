@@ -28,7 +28,7 @@ def storage_errors(path: Place | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
+        reason = error.strerror or str(error)
         raise StorageError(
             f"{path}: cannot be written: {reason}",
             hint="free some space or choose another place; what is committed is kept, run again",
@@ -67,7 +67,8 @@ def _upload_and_move(temporary: Path, final: UPath) -> None:
     beside = final.with_name(f".{final.name}.part")
 
     def upload() -> None:
-        final.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            final.fs.makedirs(final.parent.path, exist_ok=True)
         final.fs.put_file(str(temporary), beside.path)
         final.fs.mv(beside.path, final.path)
 

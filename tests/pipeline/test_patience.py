@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from botocore.exceptions import EndpointConnectionError, NoCredentialsError
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 from yarl import URL
 
 from pipeline import patience
@@ -27,6 +27,13 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def answered(status: int) -> aiohttp.ClientResponseError:
     request: Any = aiohttp.RequestInfo(URL(SIGNED), "GET", None, URL(SIGNED))  # type: ignore
     return aiohttp.ClientResponseError(request, (), status=status, message="no")
+
+
+def refused(code: str, status: int) -> ClientError:
+    return ClientError(
+        {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}},  # type: ignore
+        "ListObjectsV2",
+    )
 
 
 def failing(*errors: BaseException) -> Any:
@@ -82,6 +89,9 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> 
     ("error", "expected"),
     [
         (answered(401), PermissionError),
+        (refused("NoSuchBucket", 404), FileNotFoundError),
+        (refused("AccessDenied", 403), PermissionError),
+        (refused("InternalError", 500), OSError),
         (answered(403), PermissionError),
         (answered(404), FileNotFoundError),
         (answered(412), FileExistsError),
