@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(shell cksum < pyproject.toml | cut -d' ' -f1)
 VIDEOS ?=
 
-.PHONY: setup demo test check bench build clean
+.PHONY: setup demo test check bench gpu build clean
 
 setup: $(READY)
 
@@ -32,6 +32,12 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.shards
 	$(BIN)/python -m benchmarks.decode
+	$(BIN)/python -m benchmarks.encode
+	$(BIN)/python -m benchmarks.storage
+
+# Tests and figures that need a GPU; without one it says so.
+gpu: $(READY)
+	@$(BIN)/python -m benchmarks.gpu
 
 build: $(READY)
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .

@@ -13,7 +13,6 @@ bench-results/decode.json. The clips stay in FOLDER; without one they are made e
 from __future__ import annotations
 
 import argparse
-import contextlib
 import fnmatch
 import os
 import platform
@@ -30,7 +29,7 @@ from benchmarks.clips import FULL, LONG, QUICK, TINY, Recording, make_recording
 from benchmarks.decode_files import BARE, FLOOR, FileBench
 from benchmarks.decode_pool import PoolScope
 from benchmarks.decode_ways import OURS
-from benchmarks.timing import LoadWatch, temporary_folder, write_report
+from benchmarks.timing import LoadWatch, clip_folder, write_report
 
 RESULTS = Path("bench-results") / "decode.json"
 CORPUS = ("chaplin.mp4", "llamafactory_1.mp4", "bigbuckbunny.mp4", "rails_video.webm")
@@ -120,7 +119,7 @@ def main() -> None:
     watch = LoadWatch()
     rows: list[dict[str, Any]] = []
     pool: dict[str, Any] = {}
-    with _clip_folder(options.folder) as folder:
+    with clip_folder(options.folder) as folder:
         if options.part != "pool":
             bench = FileBench(rounds=rounds, decord_python=options.decord_python)
             for path in _files(scope, folder, only=options.only, corpus=options.corpus):
@@ -147,16 +146,6 @@ def main() -> None:
     }
     write_report(report, options.json)
     show_verdicts(report)
-
-
-@contextlib.contextmanager
-def _clip_folder(chosen: Path | None) -> Iterator[Path]:
-    if chosen is None:
-        with temporary_folder(None) as folder:
-            yield folder
-    else:
-        chosen.mkdir(parents=True, exist_ok=True)
-        yield chosen
 
 
 def _files(scope: Scope, folder: Path, *, only: str, corpus: Path | None) -> Iterator[Path]:

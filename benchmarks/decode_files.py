@@ -86,13 +86,18 @@ class FileBench:
         return [self._pythons[way], "-m", "benchmarks.decode_ways", way, str(path), str(fps)]
 
 
-def run_measured(command: list[str]) -> tuple[float, float, bytes]:
-    """(CPU seconds of the process and its children, wall seconds, output). RuntimeError."""
+def run_measured(
+    command: list[str], *, environment: dict[str, str] | None = None
+) -> tuple[float, float, bytes]:
+    """(CPU seconds of the process and its children, wall seconds, output). RuntimeError.
+
+    Without an `environment` it has one thread.
+    """
     began = time.perf_counter()
     child = subprocess.Popen(
         command,
         cwd=ROOT,
-        env=_environment(),
+        env=environment or _environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
     )

@@ -70,6 +70,17 @@ def temporary_folder(parent: Path | None) -> Iterator[Path]:
         shutil.rmtree(path)
 
 
+@contextlib.contextmanager
+def clip_folder(chosen: Path | None) -> Iterator[Path]:
+    """The folder that was chosen, made where it is not there, or a temporary one."""
+    if chosen is None:
+        with temporary_folder(None) as folder:
+            yield folder
+    else:
+        chosen.mkdir(parents=True, exist_ok=True)
+        yield chosen
+
+
 def write_report(report: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")

@@ -20,6 +20,8 @@ from schemas.errors import DeviceError
 _Moving = tuple[slice, torch.Tensor, "torch.cuda.Event | None"]
 """Which items; what is moved to the device or from it; when it is there."""
 
+SMALLER = "use a smaller encoder, or precision = 'bfloat16'"
+
 
 class DeviceLoop:
     """A module on a device, and how items get there and back."""
@@ -50,7 +52,14 @@ class DeviceLoop:
             torch.backends.cudnn.allow_tf32 = False  # products already are exact by default
         else:
             _lower(module, self._dtype)
-        self.module = module.eval().requires_grad_(requires_grad=False).to(self._device)
+        try:
+            self.module = module.eval().requires_grad_(requires_grad=False).to(self._device)
+        except RuntimeError as error:
+            if not _says_no_memory(error):
+                raise
+            raise DeviceError(
+                f"{name}: its weights are too much for the memory of {device}", hint=SMALLER
+            ) from error
         if compiled:
             self.module = torch.compile(self.module)  # type: ignore[assignment]
         self._prepare = prepare
@@ -64,13 +73,16 @@ class DeviceLoop:
         while True:
             size = self.max_batch  # another thread may halve it meanwhile
             try:
-                return self._run(items, shape, size=size)
-            except torch.OutOfMemoryError as error:
+                with self._on_device():
+                    return self._run(items, shape, size=size)
+            except RuntimeError as error:
+                if not _says_no_memory(error):
+                    raise
                 if size == 1:
                     raise DeviceError(
                         f"{self._name}: one {self._item} is too much for the memory of"
                         f" {self._device}",
-                        hint="use a smaller encoder, or precision = 'bfloat16'",
+                        hint=SMALLER,
                     ) from error
             self.max_batch = min(self.max_batch, size // 2)
             torch.cuda.empty_cache()
@@ -112,7 +124,7 @@ class DeviceLoop:
         if self._copying is None:
             return batch, None
         with torch.cuda.stream(self._copying):
-            return batch.to(self._device, non_blocking=True), self._copying.record_event()
+            return batch.to(self._device, non_blocking=True), _event(self._copying)
 
     def _arrived(
         self, where: slice, batch: torch.Tensor, arrival: torch.cuda.Event | None
@@ -132,12 +144,49 @@ class DeviceLoop:
             return features, None
         on_host = torch.empty(features.shape, dtype=features.dtype, pin_memory=True)
         on_host.copy_(features, non_blocking=True)
-        return on_host, torch.cuda.current_stream(self._device).record_event()
+        return on_host, _event(torch.cuda.current_stream(self._device))
+
+    def bare_forward(self, items: npt.NDArray[Any]) -> Callable[[], torch.Tensor]:
+        """A function that is one forward of these items, already prepared: what nothing can beat.
+
+        Its result is on the device, and not waited for.
+        """
+        with self._on_device(), torch.inference_mode():
+            prepared = self._prepare(torch.from_numpy(items).to(self._device))
+
+        def forward() -> torch.Tensor:
+            with self._on_device(), torch.inference_mode(), self._autocast():
+                features: torch.Tensor = self.module(prepared)
+            return features
+
+        return forward
+
+    def _on_device(self) -> contextlib.AbstractContextManager[object]:
+        # Pinned memory and compiled kernels belong to the thread's current device, which is the
+        # first one in every new thread.
+        return torch.cuda.device(self._device) if self._on_gpu else contextlib.nullcontext()
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
         if self._dtype == torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=self._dtype)
+
+
+def _event(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    # Whoever waits for a plain event keeps a core busy, which decoders could use.
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    event.record(stream)
+    return event
+
+
+def _says_no_memory(error: RuntimeError) -> bool:
+    # Handles of the libraries are not allocated by torch, and their failing is told otherwise.
+    said = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(
+        f"{library}_STATUS_{failure}" in said
+        for library in ("CUBLAS", "CUDNN")
+        for failure in ("ALLOC_FAILED", "NOT_INITIALIZED")
+    )
 
 
 def _take(computed: _Moving, into: npt.NDArray[np.float32]) -> None:

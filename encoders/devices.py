@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 
 from schemas.errors import DeviceError
 
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """One of them is there where a GPU is; torch takes seconds to say so."""
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+"""Of mallopt, as in glibc's malloc.h."""
+_LARGEST_BLOCK, _MOST_KEPT = 1 << 30, 2**31 - 1
 
 
 def choose_device(name: str) -> str:
@@ -53,13 +58,31 @@ def num_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def set_threads(num_threads: int) -> None:
-    """Let torch compute with so many threads, unless OMP_NUM_THREADS says otherwise.
+def prepare_cpu(num_threads: int) -> None:
+    """Let torch compute with so many threads on this process's CPU; best before it is imported.
 
-    Threads that wait for each other on busy cores cost many times what they bring.
+    What OMP_NUM_THREADS and OMP_WAIT_POLICY already say is left alone.
     """
+    # The decoder processes want the same cores. A thread that waits for another one must not turn
+    # in circles meanwhile: on two cores with two decoders that doubles the CPU seconds of a run.
+    # Asleep, the threads take what cores are left, and cost no more than one thread would.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _keep_freed_memory()
     if "OMP_NUM_THREADS" in os.environ:
         return
-    import torch
+    num_threads = max(1, num_threads)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(num_threads)
+    else:  # importing it would cost encoders that have no use for it three seconds
+        os.environ["OMP_NUM_THREADS"] = str(num_threads)
 
-    torch.set_num_threads(max(1, num_threads))
+
+def _keep_freed_memory() -> None:
+    # Activations are tens of megabytes, and by default glibc gives each back to the system and has
+    # it zeroed again for the next layer: up to a tenth of a forward's CPU seconds.
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another C library
+        return
+    mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
+    mallopt(_TRIM_THRESHOLD, _MOST_KEPT)

@@ -23,10 +23,11 @@ from encoders import (
 )
 from encoders.devices import device_name
 from encoders.registry import require_weights
+from encoders.tensors import as_float16_by_torch
 from encoders.weights import HUB, RANDOM
 from pipeline.decoding import ClipFrames
 from pipeline.encoding_sound import ChunkEncoder
-from schemas.compact import Stored, is_finite, store_features
+from schemas.compact import Stored, as_float16, is_finite, store_features
 from schemas.errors import FingerprintMismatch, RecipeError, UsageError, VideoError
 from schemas.recipe import AUDIO, AudioSpec, EncoderSettings, Recipe, differing_fields
 from schemas.resize import PictureSpec
@@ -228,8 +229,13 @@ class StreamEncoders:
         results: list[Features | VideoError] = [{} for _ in clips]
         for name, features_BTHWD in self.features(clips):
             stream = self._recipe.streams[name]
+            # numpy's own conversion would keep a core busy beside a fast GPU.
+            has_torch = "torch" in self._encoders[name].spec.libraries
+            to_float16 = as_float16_by_torch if has_torch else as_float16
             for number, features_THWD in enumerate(features_BTHWD):
-                stored = store_features(features_THWD, grid=stream.grid, dtype=stream.dtype)
+                stored = store_features(
+                    features_THWD, grid=stream.grid, dtype=stream.dtype, to_float16=to_float16
+                )
                 result = results[number]
                 if not is_finite(stored):
                     results[number] = VideoError("non_finite", f"stream {name}")

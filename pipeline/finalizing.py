@@ -179,7 +179,7 @@ def _describe(
                 sha256=sidecar.tar_sha256,
                 tar_bytes=sidecar.tar_bytes,
                 num_samples=len(sidecar.samples),
-                sidecar_sha256=hashlib.sha256(sidecar.to_json().encode()).hexdigest(),
+                sidecar_sha256=sidecar.file_sha256,
             )
             for sidecar in sidecars
         ),

@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.layout import CacheLayout
 from pipeline.places import Place, list_sizes, read_bytes
 from pipeline.storage import delete, publish_bytes
-from schemas.sidecar import Sidecar
+from schemas.sidecar import SampleEntry, Sidecar
 
 ENERGON_SPLITS = ("train", "val", "test")
 """Energon and its tools ask for these by default; a split with no shard is an empty list."""
@@ -32,7 +32,14 @@ def write_neighbour_files(sidecars: Sequence[Sidecar], layout: CacheLayout) -> N
     splits: dict[str, list[str]] = {split: [] for split in ENERGON_SPLITS}
     for shard in shards:
         splits.setdefault(shard.split, []).append(f"shards/{shard.name}.tar")
-    files = exact_files(sidecars, layout)
+    # The indexes of the tars were written with them, but for a cache of an earlier version.
+    there = list_sizes(layout.shards)
+    files: dict[Place, bytes] = {}
+    for shard in shards:
+        path = layout.tar_index(shard.name)
+        if there.get(path.name) != 8 * (len(shard.samples) + 1):
+            files[path] = tar_index(shard.samples)
+    files[layout.wids] = _json(_wids(shards))
     # JSON is YAML.
     files[layout.energon / "split.yaml"] = _json({"exclude": [], "split_parts": splits})
     if "dataset.yaml" not in list_sizes(layout.energon):  # the file that Energon's users edit
@@ -49,7 +56,7 @@ def write_neighbour_files(sidecars: Sequence[Sidecar], layout: CacheLayout) -> N
 def exact_files(sidecars: Sequence[Sidecar], layout: CacheLayout) -> dict[Place, bytes]:
     """wids.json and the .tar.idx: those that neither a user nor `energon prepare` writes anew."""
     shards = [sidecar for sidecar in sidecars if sidecar.samples]
-    files = {layout.tar_index(shard.name): _tar_index(shard) for shard in shards}
+    files = {layout.tar_index(shard.name): tar_index(shard.samples) for shard in shards}
     return files | {layout.wids: _json(_wids(shards))}
 
 
@@ -87,10 +94,9 @@ def _wids(shards: Sequence[Sidecar]) -> dict[str, object]:
     }
 
 
-def _tar_index(shard: Sidecar) -> bytes:
-    # Where each sample begins, and where the last one ends.
-    last = shard.samples[-1]
-    offsets = [entry.offset for entry in shard.samples] + [last.offset + last.num_bytes]
+def tar_index(samples: Sequence[SampleEntry]) -> bytes:
+    """The bytes of a .tar.idx: where each sample begins, and where the last one ends."""
+    offsets = [entry.offset for entry in samples] + [samples[-1].offset + samples[-1].num_bytes]
     return np.array(offsets, dtype="<u8").tobytes()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from encoders import Runtime
-from encoders.devices import num_gpus, set_threads
+from encoders.devices import num_gpus, prepare_cpu
 from pipeline.fetching import FETCH_BYTES
 from pipeline.pool import num_cores
 from pipeline.run_folder import RunFolder
@@ -61,7 +61,7 @@ class RunOptions:
         """How the encoders of this process compute: call it once a process."""
         device = self.device
         if device == "cpu":
-            set_threads(self.cores_per_worker)
+            prepare_cpu(self.cores_per_worker)
         elif device == "cuda":
             device = f"cuda:{run_folder.claim_number() % max(1, num_gpus())}"
         return Runtime(device=device, compile=self.compile, max_batch=self.max_batch)

@@ -14,7 +14,7 @@ from encoders.sound import SoundSpec
 from pipeline.cache import read_info
 from pipeline.layout import CacheLayout
 from pipeline.places import list_sizes
-from pipeline.storage import publish_rows, read_table
+from pipeline.storage import publish_rows, read_table, table_rows
 from schemas.compact import stored_shape
 from schemas.errors import CacheDamaged, FingerprintMismatch, RecipeError
 from schemas.plan import Piece, ShardSpec, specs_from_rows
@@ -158,9 +158,9 @@ def cut_pieces(probe: Probe, recipe: Recipe, *, shard_clips: int, clip_bytes: in
 
 def read_plan(layout: CacheLayout) -> list[ShardSpec]:
     """All ShardSpecs, in order of their index. CacheDamaged."""
-    tables = [read_table(path) for path in layout.extensions(layout.plan)]
+    paths = layout.extensions(layout.plan)
     try:
-        rows = [row for table in tables for row in table.to_pylist()]
+        rows = (row for path in paths for row in table_rows(read_table(path)))
         return sorted(specs_from_rows(rows), key=lambda spec: spec.index)
     except (LookupError, ValueError, TypeError) as error:
         raise CacheDamaged(f"{layout.plan}: not a plan: {error}") from error
@@ -174,7 +174,7 @@ def write_plan(
     stamps: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Add one immutable file of ShardSpecs; it carries the recipe, whatever becomes of the run."""
-    rows = [row for spec in specs for row in spec.to_rows()]
+    rows = (row for spec in specs for row in spec.to_rows())
     made_by = json.dumps(
         {
             "fingerprint": recipe.fingerprint(stamps),

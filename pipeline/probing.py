@@ -12,7 +12,7 @@ from pipeline.fetching import local_file
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.source_files import FileState, content_sha256, size_and_time, states_of
-from pipeline.storage import publish_rows, read_table
+from pipeline.storage import publish_rows, read_table, table_rows
 from schemas.errors import CacheDamaged, VideoError
 from schemas.recipe import DecodeLimits
 from schemas.tables import PROBE_SCHEMA, probe_from_row, probe_to_row
@@ -140,7 +140,7 @@ def read_probes(layout: CacheLayout) -> list[Probe]:
     newest: dict[object, Probe] = {}
     for path in layout.extensions(layout.probes):
         try:
-            for row in read_table(path).to_pylist():
+            for row in table_rows(read_table(path)):
                 probe = probe_from_row(row)
                 newest[probe.source.identity] = probe
         except (LookupError, ValueError, TypeError) as error:
@@ -150,6 +150,6 @@ def read_probes(layout: CacheLayout) -> list[Probe]:
 
 def write_probes(probes: Iterable[Probe], layout: CacheLayout) -> None:
     """Add one immutable file of probes."""
-    rows = [probe_to_row(probe) for probe in sorted(probes, key=lambda p: p.source.identity)]
+    rows = (probe_to_row(probe) for probe in sorted(probes, key=lambda p: p.source.identity))
     final = layout.next_extension(layout.probes)
     publish_rows(rows, PROBE_SCHEMA, final, scratch=layout.scratch)

@@ -20,6 +20,7 @@ from pipeline.fetching import FETCH_BYTES, Fetcher
 from pipeline.hearing_ahead import ClipSound, HearAhead
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
+from pipeline.neighbours import tar_index
 from pipeline.packing import TarWriter, encode_preview
 from pipeline.places import read_bytes
 from pipeline.pool import DecoderPool
@@ -70,8 +71,11 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
             build = _ShardBuild(writer, tools)
             attempts = build.run(spec.pieces)
             sha256, num_bytes = writer.finish()
-        if any(attempt.samples for attempt in attempts):
+        samples = tuple(entry for attempt in attempts for entry in attempt.samples)
+        if samples:
             publish(temporary, layout.tar(spec.name))
+            index = layout.tar_index(spec.name)
+            publish_bytes(tar_index(samples), index, scratch=layout.scratch)
         else:
             sha256, num_bytes = "", 0
         used = [attempt for attempt in attempts if attempt.error is None]
@@ -83,7 +87,7 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
             recipe_fingerprint=spec.recipe_fingerprint,
             tar_sha256=sha256,
             tar_bytes=num_bytes,
-            samples=tuple(entry for attempt in attempts for entry in attempt.samples),
+            samples=samples,
             videos=tuple(video_outcome(attempt) for attempt in used),
             missing=tuple(gap for attempt in attempts for gap in missing_clips(attempt)),
             rejects=tuple(to_reject(attempt) for attempt in attempts if attempt.error is not None),

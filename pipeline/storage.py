@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,9 @@ from schemas.errors import CacheDamaged, StorageError
 
 if TYPE_CHECKING:
     from upath import UPath
+
+ROWS_AT_ONCE = 16_384
+"""Of a table, as objects."""
 
 
 @contextlib.contextmanager
@@ -109,14 +113,18 @@ def _rename(temporary: Path, final: Path) -> None:
 
 
 def publish_rows(
-    rows: list[dict[str, object]], schema: pa.Schema, final: Place, *, scratch: Path
+    rows: Iterable[dict[str, object]], schema: pa.Schema, final: Place, *, scratch: Path
 ) -> None:
     """Write rows as one Parquet file under `final`, at once; the schema may carry metadata.
 
     A file that already holds them is left alone. StorageError.
     """
+    remaining = iter(rows)
+    batches = []
+    while part := list(itertools.islice(remaining, ROWS_AT_ONCE)):
+        batches.append(pa.RecordBatch.from_pylist(part, schema=schema))
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer, compression="zstd")
+    pq.write_table(pa.Table.from_batches(batches, schema=schema), buffer, compression="zstd")
     publish_bytes(buffer.getvalue(), final, scratch=scratch)
 
 
@@ -128,6 +136,12 @@ def read_table(path: Place) -> pa.Table:
         return table
     except (OSError, ValueError, pa.ArrowException) as error:
         raise CacheDamaged(f"{path}: cannot be read: {error}") from error
+
+
+def table_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """The rows of a table, of which few are in memory as objects at a time."""
+    for batch in table.to_batches(max_chunksize=ROWS_AT_ONCE):
+        yield from batch.to_pylist()
 
 
 def parse_table(data: bytes) -> pa.Table:

@@ -6,7 +6,7 @@ The one place that knows both ways, there and back. docs/storage.md has what eac
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ import numpy.typing as npt
 from schemas.recipe import StreamSpec
 
 INT8_MAX = 127
+FLOAT16_EXPONENT = np.uint16(0x7C00)
+"""Its bits; all are set in what is infinite or no number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +34,29 @@ class Stored:
         return decode_features(self.values, self.scale)
 
 
+def as_float16(features: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
+    """Each rounded to the nearest, ties to even; what does not fit becomes infinite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return features.astype(np.float16)
+
+
 def store_features(
-    features_THWD: npt.NDArray[np.float32], *, grid: tuple[int, ...], dtype: str
+    features_THWD: npt.NDArray[np.float32],
+    *,
+    grid: tuple[int, ...],
+    dtype: str,
+    to_float16: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float16]] = as_float16,
 ) -> Stored:
     """Features as a recipe stores them; `grid` is (H, W), or empty for their own.
 
-    A value that does not fit becomes infinite (float16) or its scale does (int8).
+    A value that does not fit becomes infinite (float16) or its scale does (int8). `to_float16` is
+    another way of doing the same.
     """
     if grid:
         features_THWD = pool_by_area(features_THWD, grid=(grid[0], grid[1]))
+    if dtype != "int8":
+        return Stored(values=to_float16(features_THWD))
     with np.errstate(over="ignore", invalid="ignore"):
-        if dtype != "int8":
-            return Stored(values=features_THWD.astype(dtype))
         scale = np.abs(features_THWD).max(axis=(0, 1, 2)) / np.float32(INT8_MAX)
         steps = features_THWD * np.where(scale > 0, 1 / np.where(scale > 0, scale, 1), 0)
         return Stored(values=np.rint(steps).astype(np.int8), scale=scale.astype(np.float32))
@@ -60,6 +73,11 @@ def decode_features(
         out = np.empty(values.shape, dtype=np.float32)
     if scale is None:
         np.copyto(out, values, casting="same_kind")
+    elif out.dtype == np.float32:
+        np.copyto(
+            out, values
+        )  # the same product, and faster: a cast within it goes by small pieces
+        np.multiply(out, scale, out=out)
     else:
         np.multiply(values, scale, out=out, casting="same_kind")
     return out
@@ -106,4 +124,8 @@ def area_weights(size: int, to_size: int) -> npt.NDArray[np.float32]:
 def is_finite(stored: Stored) -> bool:
     """Whether no value is NaN or infinite, and none was before it was stored."""
     values = stored.values if stored.scale is None else stored.scale
-    return bool(np.isfinite(values).all())
+    if values.dtype != np.float16:
+        return bool(np.isfinite(values).all())
+    # numpy.isfinite converts each float16 first, which takes ten times as long.
+    bits = values.view(np.uint16) & FLOAT16_EXPONENT
+    return not bool((bits == FLOAT16_EXPONENT).any())

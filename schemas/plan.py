@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,19 +88,18 @@ class ShardSpec:
         ]
 
 
-def specs_from_rows(rows: list[dict[str, Any]]) -> list[ShardSpec]:
+def specs_from_rows(rows: Iterable[dict[str, Any]]) -> list[ShardSpec]:
     """The inverse of `ShardSpec.to_rows` over many shards, in the order of the rows."""
-    by_index: dict[int, list[dict[str, Any]]] = {}
+    heads: dict[int, tuple[str, str]] = {}
+    pieces: dict[int, list[Piece]] = {}
     for row in rows:
-        by_index.setdefault(row["shard_index"], []).append(row)
+        index = row["shard_index"]
+        # The same words in every row are kept once.
+        head = (sys.intern(row["split"]), sys.intern(row["recipe_fingerprint"]))
+        heads.setdefault(index, head)
+        piece = Piece(**{name: row[name] for name in Piece.__dataclass_fields__})
+        pieces.setdefault(index, []).append(piece)
     return [
-        ShardSpec(
-            index=index,
-            split=group[0]["split"],
-            recipe_fingerprint=group[0]["recipe_fingerprint"],
-            pieces=tuple(
-                Piece(**{name: row[name] for name in Piece.__dataclass_fields__}) for row in group
-            ),
-        )
-        for index, group in by_index.items()
+        ShardSpec(index=index, split=split, recipe_fingerprint=recipe, pieces=tuple(pieces[index]))
+        for index, (split, recipe) in heads.items()
     ]

@@ -5,8 +5,9 @@ It holds no time of day, host or duration, so that a shard built twice has the s
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from schemas.errors import CacheDamaged
@@ -84,10 +85,13 @@ class Sidecar:
     versions: dict[str, str]
     """Libraries that shape the bytes."""
     format_version: int = FORMAT_VERSION
+    file_sha256: str = field(default="", compare=False, repr=False)
+    """Of the file that it was read from; not in it."""
 
     def to_json(self) -> str:
         """Indented and sorted: the same text for the same shard."""
         fields = asdict(self)
+        del fields["file_sha256"]
         fields["rejects"] = [reject.to_row() for reject in self.rejects]
         return json.dumps(fields, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
@@ -108,7 +112,14 @@ class Sidecar:
             )
             videos = tuple(VideoOutcome(**row) for row in fields["videos"])
             missing = tuple(MissingClips(**row) for row in fields["missing"])
-            changed = {"samples": samples, "rejects": rejects, "videos": videos, "missing": missing}
+            changed: dict[str, Any] = {
+                "samples": samples,
+                "rejects": rejects,
+                "videos": videos,
+                "missing": missing,
+            }
+            data = text.encode() if isinstance(text, str) else text
+            changed["file_sha256"] = hashlib.sha256(data).hexdigest()
             return cls(**{**fields, **changed})
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise CacheDamaged(f"{where}: not a sidecar: {error}") from error

@@ -6,6 +6,7 @@ The only module of this floor that imports pyarrow; import it where a table is r
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -176,4 +177,6 @@ def probe_from_row(row: dict[str, Any]) -> Probe:
         extra=json.loads(row["extra"]),
     )
     facts = {name: row[name] for name in _PROBE_FACTS}
+    for name in ("container", "codec"):  # the same few words in millions of rows
+        facts[name] = sys.intern(facts[name])
     return Probe(source=source, video_id=row["video_id"], reject=reject, **facts)

@@ -11,6 +11,7 @@ from typing import Any
 from schemas.errors import SourceError
 from schemas.reject import Reject, Stage
 
+_BEFORE_ALL = -math.inf
 MAX_SECONDS = 1e9
 """Thirty years: beyond what a clock in a container counts."""
 
@@ -45,7 +46,7 @@ class Source:
         return (
             self.uri,
             self.video_id or "",
-            -math.inf if self.start_seconds is None else self.start_seconds,
+            _BEFORE_ALL if self.start_seconds is None else self.start_seconds,
             math.inf if self.end_seconds is None else self.end_seconds,
         )
 

@@ -135,6 +135,51 @@ def test_a_lower_precision_is_close_and_what_autocast_gives(
     np.testing.assert_allclose(found[:1], autocast, atol=1e-6)
 
 
+def test_a_library_that_has_no_memory_for_its_handles_halves_the_batch_too() -> None:
+    encoder, module = make(max_batch=4)
+    forward = module.forward
+
+    def no_handle(images_BTCHW: torch.Tensor) -> torch.Tensor:
+        if len(images_BTCHW) > 1:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")
+        return forward(images_BTCHW)
+
+    module.forward = no_handle  # type: ignore[method-assign]
+    np.testing.assert_allclose(encoder.encode(frames(3)), make()[0].encode(frames(3)), atol=1e-5)
+    assert encoder.max_batch == 1
+
+
+def test_any_other_failure_comes_out_as_it_is() -> None:
+    encoder, module = make(max_batch=4)
+
+    def fail(_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("shapes do not match")
+
+    module.forward = fail  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        encoder.encode(frames(1))
+    assert encoder.max_batch == 4
+
+
+def test_weights_that_are_too_much_for_the_device_are_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_room(*_: object) -> None:
+        raise torch.OutOfMemoryError("no more")
+
+    monkeypatch.setattr(Patches, "to", no_room)
+    with pytest.raises(DeviceError, match="patches: its weights are too much for the memory of"):
+        make()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_bare_forward_is_what_encoding_gives(precision: str) -> None:
+    encoder, _ = make(precision=precision, max_batch=3)
+    forward = encoder.bare_forward(frames(3))
+    np.testing.assert_array_equal(forward().float().numpy(), encoder.encode(frames(3)))
+    np.testing.assert_array_equal(forward().float().numpy(), forward().float().numpy())
+
+
 def test_nothing_can_be_trained() -> None:
     encoder, module = make()
     encoder.encode(frames(1))

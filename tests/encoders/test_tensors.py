@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -17,6 +18,7 @@ from safetensors.torch import save_file
 from encoders.tensors import (
     ALIGNMENT,
     Tensors,
+    as_float16_by_torch,
     count_families,
     keep_prefix,
     load_strictly,
@@ -24,6 +26,7 @@ from encoders.tensors import (
     read_tensors,
 )
 from encoders.weights import Weights
+from schemas.compact import as_float16
 from schemas.errors import WeightsError
 
 
@@ -327,3 +330,17 @@ def test_a_prefix_is_kept_where_any_key_has_it():
 def test_families_are_counted_by_their_first_name():
     keys = ["temp", "text.a.b", "text.c", "vision_proj.weight"]
     assert json.dumps(count_families(keys)) == '{"temp": 1, "text": 2, "vision_proj": 1}'
+
+
+def test_float16_by_torch_is_float16_by_numpy() -> None:
+    generator = np.random.default_rng(0)
+    bits = generator.integers(0, 2**32, 1_000_000, dtype=np.uint32)
+    values = bits.view(np.float32)
+    values = np.concatenate(
+        [
+            values[~np.isnan(values)],
+            np.float32([0.0, -0.0, np.inf, 65504, 65520, -65520, 2**-24, 2**-25, 3 * 2**-25]),
+            generator.standard_normal(100_000, dtype=np.float32),
+        ]
+    )
+    assert as_float16_by_torch(values).tobytes() == as_float16(values).tobytes()
