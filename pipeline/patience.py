@@ -80,9 +80,10 @@ def as_os_error(error: BaseException) -> OSError | None:
 
 def _status(error: BaseException) -> int:
     response = getattr(error, "response", None)  # of botocore
-    told = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
-    values = [getattr(error, name, None) for name in ("status", "status_code", "code")]
-    for value in (told.get("HTTPStatusCode"), *values):
-        if str(value).isdecimal():
-            return int(str(value))
+    if isinstance(response, dict):
+        return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    for name in ("status", "status_code", "code"):  # the last one of aiohttp warns
+        value = str(getattr(error, name, None))
+        if value.isdecimal():
+            return int(value)
     return 0

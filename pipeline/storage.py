@@ -33,6 +33,8 @@ def storage_errors(path: Place | str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
+        if error.errno and isinstance(path, Path | str):
+            reason = os.strerror(error.errno)
         raise StorageError(
             f"{path}: cannot be written: {reason}",
             hint="free some space or choose another place; what is committed is kept, run again",
