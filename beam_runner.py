@@ -147,6 +147,7 @@ def run(
                 )
 
         hold.check()
+        measured = run_folder.measured()
         sidecars = read_sidecars(specs, layout)
         account = account_for(probes, sidecars)
         finalize_cache(
@@ -166,4 +167,5 @@ def run(
         fingerprint=fingerprint,
         cache=str(layout.root),
         seconds=time.monotonic() - began,
+        measured=measured,
     )

@@ -62,7 +62,10 @@ def convert_weights(encoder: str, source: Path, target: Path) -> Conversion:
     """
     published_tensors = getattr(encoder_module(encoder), "published_tensors", None)
     if published_tensors is None:
-        raise UsageError(f"the encoder {encoder} has no weights that could be converted")
+        raise UsageError(
+            f"there is no conversion for {encoder}",
+            hint="--weights takes published files as they are",
+        )
     if target.suffix != ENDING:
         raise UsageError(f"{target}: the name must end in {ENDING}")
     if os.path.lexists(target):

@@ -78,8 +78,10 @@ def _safetensors_names(path: Path) -> list[str]:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
+        if not 2 <= length <= MAX_HEADER_BYTES:
             raise WeightsError(f"{path}: not a safetensors file: its header has {length} bytes")
+        if length > size - 8:
+            raise WeightsError(f"{path}: not a safetensors file, or cut off: {size} bytes")
         try:
             header = json.loads(file.read(length))
         except ValueError as error:

@@ -87,6 +87,7 @@ def load_encoder(settings: EncoderSettings | str, *, runtime: Runtime | None = N
     require_weights(spec)
     load = _module(settings.encoder).load
     encoder: Encoder = load(spec, settings=settings, runtime=runtime)
+    _check_same(spec, encoder_spec(settings, device=runtime.device))
     return encoder
 
 
@@ -106,6 +107,7 @@ def load_sound_encoder(
     require_weights(spec)
     load = _sound_module(settings.encoder).load
     encoder: SoundEncoder = load(spec, settings=settings, runtime=runtime)
+    _check_same(spec, sound_spec(settings, device=runtime.device))
     return encoder
 
 
@@ -118,6 +120,14 @@ def require_weights(spec: EncoderSpec | SoundSpec) -> None:
     """WeightsError: the encoder needs weights, and the settings do not say where they are."""
     if spec.weights_hint and not spec.weights_sha256:
         raise WeightsError(f"the encoder {spec.name} needs its weights", hint=spec.weights_hint)
+
+
+def _check_same(before: EncoderSpec | SoundSpec, after: EncoderSpec | SoundSpec) -> None:
+    # The digest was taken before the file was read.
+    if before.weights_sha256 != after.weights_sha256:
+        raise WeightsError(
+            f"the weights of {before.name} changed while they were loaded", hint="try again"
+        )
 
 
 def _of_name(settings: EncoderSettings | str) -> EncoderSettings:
@@ -144,7 +154,7 @@ def _module(name: str) -> Any:
         return _plugged_in()[name].load()
     if name in _SOUND:
         raise RecipeError(f"{name!r} is an encoder of sound: it belongs into [audio]")
-    raise _unknown("encoder", name, list_encoders())
+    raise _unknown("encoder", name, [*list_encoders(), *list_sound_encoders()])
 
 
 def _sound_module(name: str) -> Any:

@@ -153,10 +153,10 @@ def count_families(keys: Iterable[str]) -> dict[str, int]:
 def _as_parameter(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
-    if tensor.is_floating_point():
-        tensor = tensor.to(torch.float32)
-    tensor = tensor.contiguous()
-    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
+    # Always a copy: what is mapped changes with its file, and one may be written over another
+    # while the model is at work. torch allocates aligned.
+    dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
+    return tensor.to(dtype, copy=True, memory_format=torch.contiguous_format)
 
 
 def _fits(tensor: torch.Tensor, expected: torch.Tensor) -> bool:

@@ -22,6 +22,8 @@ RECORD_ENDING = ".sha256.json"
 SETTLED_SECONDS = 2.0
 """A file that was written a moment ago may be written again within one tick of its clock."""
 MAX_SHOWN = 8
+_REMEMBERED: dict[Path, dict[str, object]] = {}
+"""Records that could not be written."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 _PART_LIST = "model.safetensors.index.json"
 
@@ -117,14 +119,14 @@ def _find(path: Path, *, encoder: str, names: Sequence[str], hub: HubFiles | Non
 
 
 def file_sha256(path: Path) -> str:
-    """Of a file's content; remembered beside it for as long as its size and mtime are the same.
+    """Of a file's content; remembered beside it for as long as its size and times are the same.
 
-    Where nothing can be written beside it, the file is read again each time. WeightsError.
+    Where nothing can be written beside it, each process remembers it for itself. WeightsError.
     """
     record = path.with_name(path.name + RECORD_ENDING)
     try:
         state = _state(path)
-        known = _read_record(record)
+        known = _read_record(record) or _REMEMBERED.get(path.absolute())
         if known is not None and known.get("state") == state:
             return str(known["sha256"])
         with path.open("rb") as file:
@@ -134,13 +136,16 @@ def file_sha256(path: Path) -> str:
     except OSError as error:
         raise WeightsError(f"{path}: cannot be read: {error.strerror or error}") from error
     if time.time_ns() - state[1] > SETTLED_SECONDS * 1e9:
-        _write_record(record, {"state": state, "sha256": digest})
+        facts: dict[str, object] = {"state": state, "sha256": digest}
+        if not _write_record(record, facts):
+            _REMEMBERED[path.absolute()] = facts
     return digest
 
 
 def _state(path: Path) -> list[int]:
+    # Whoever copies a file may set its mtime; nobody sets its ctime.
     facts = path.stat()
-    return [facts.st_size, facts.st_mtime_ns]
+    return [facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns]
 
 
 def _read_record(path: Path) -> dict[str, object] | None:
@@ -152,13 +157,16 @@ def _read_record(path: Path) -> dict[str, object] | None:
     return record if isinstance(digest, str) and _SHA256.fullmatch(digest) else None
 
 
-def _write_record(path: Path, record: dict[str, object]) -> None:
+def _write_record(path: Path, record: dict[str, object]) -> bool:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         temporary.write_text(json.dumps(record) + "\n")
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        return False
+    return True
 
 
 def _parts(folder: Path) -> tuple[Path, ...]:

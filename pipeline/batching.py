@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from pipeline.decoding import ClipFrames
 from pipeline.encoding import Features, StreamEncoders
+from pipeline.measuring import Measures
 from schemas.errors import VideoError
 
 Owner = TypeVar("Owner")
@@ -22,8 +23,11 @@ Take = Callable[[Owner, ClipFrames, Features | VideoError], None]
 class EncodeAhead(Generic[Owner]):
     """Encodes clips that are added, each for an owner; a context manager."""
 
-    def __init__(self, encoders: StreamEncoders, *, take: Take[Owner]) -> None:
+    def __init__(
+        self, encoders: StreamEncoders, *, take: Take[Owner], measures: Measures | None = None
+    ) -> None:
         """`take` is called in the thread that adds clips, in their order."""
+        self._measures = measures or Measures()
         self._encoders = encoders
         self._take = take
         self._gathered: list[tuple[Owner, ClipFrames]] = []
@@ -63,9 +67,15 @@ class EncodeAhead(Generic[Owner]):
         while len(self._ahead) >= self._most_ahead:
             self._hand_over()
         clips = [clip for _, clip in batch]
-        self._ahead.append((batch, self._threads.submit(self._encoders.encode, clips)))
+        self._ahead.append((batch, self._threads.submit(self._encode, clips)))
 
     def _hand_over(self) -> None:
         batch, encoding = self._ahead.popleft()
-        for (owner, clip), features in zip(batch, encoding.result(), strict=True):
+        with self._measures.timed("wait_encode"):
+            encoded = encoding.result()
+        for (owner, clip), features in zip(batch, encoded, strict=True):
             self._take(owner, clip, features)
+
+    def _encode(self, clips: list[ClipFrames]) -> list[Features | VideoError]:
+        with self._measures.timed("encode"):
+            return self._encoders.encode(clips)

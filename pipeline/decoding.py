@@ -188,6 +188,11 @@ class Decoding:
         for exchange in self._exchanges:
             exchange.abandon()
 
+    def kill(self) -> None:
+        """End the children that were at it, but for those that have gone on to other work."""
+        for exchange in self._exchanges:
+            exchange.kill()
+
     def _samples(self) -> Sampled[_Picture]:
         answers = [_answers(exchange, self._order) for exchange in self._exchanges]
         stops: list[int] | None = None

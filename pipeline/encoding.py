@@ -108,7 +108,9 @@ def with_weights(recipe: Recipe, choices: Sequence[str]) -> Recipe:
             names = [name]
         else:
             where = choice
-            names = [name for name, one in settings.items() if _needs_weights(one)]
+            names = _in_need_of_weights(settings)
+            if not names and where != RANDOM:
+                raise UsageError(f"--weights {choice}: no encoder of the recipe takes weights")
             if len(names) > 1 and where not in (HUB, RANDOM):
                 raise UsageError(
                     f"--weights {choice}: the recipe has several encoders: {', '.join(names)}",
@@ -120,9 +122,14 @@ def with_weights(recipe: Recipe, choices: Sequence[str]) -> Recipe:
     return replace(recipe, streams=settings, audio=audio)  # type: ignore[arg-type]
 
 
-def _needs_weights(settings: EncoderSettings) -> bool:
-    of = sound_spec if isinstance(settings, AudioSpec) else encoder_spec
-    return bool(of(replace(settings, weights="")).weights_hint)
+def _in_need_of_weights(settings: Mapping[str, EncoderSettings]) -> list[str]:
+    # An encoder may bring its own; who names others then means it only where no other has a need.
+    specs: dict[str, EncoderSpec | SoundSpec] = {}
+    for name, one in settings.items():
+        of = sound_spec if isinstance(one, AudioSpec) else encoder_spec
+        specs[name] = of(replace(one, weights=""))
+    takers = [name for name, spec in specs.items() if spec.weights_hint]
+    return [name for name in takers if not specs[name].weights_sha256] or takers
 
 
 def as_stamped(recipe: Recipe, stamps: Mapping[str, Mapping[str, Any]]) -> Recipe:

@@ -22,6 +22,7 @@ from pipeline.encoding_sound import ChunkEncoder, Tokens
 from pipeline.fetching import Fetcher
 from pipeline.jail import DecoderProcess
 from pipeline.listening import decode_sound
+from pipeline.measuring import Measures
 from pipeline.placing import SoundWindow
 from pipeline.source_files import check_unchanged, size_and_time
 from schemas.errors import VideoError
@@ -81,9 +82,11 @@ class HearAhead:
         recipe: Recipe,
         process: DecoderProcess,
         files: Fetcher | None = None,
+        measures: Measures | None = None,
     ) -> None:
         """`process` is nobody else's until `close`."""
         self._files = files or Fetcher()
+        self._measures = measures or Measures()
         self._encoder = encoder
         self._recipe = recipe
         self._process = process
@@ -189,7 +192,11 @@ class HearAhead:
 
     def _wait_for(self, track: _Track, number: int) -> _Chunk:
         with self._changed:
-            self._changed.wait_for(lambda: number in track.chunks or track.error is not None)
+            if number not in track.chunks:
+                with self._measures.timed("wait_sound"):
+                    self._changed.wait_for(
+                        lambda: number in track.chunks or track.error is not None
+                    )
             if number in track.chunks:
                 return track.chunks[number]
             assert track.error is not None
@@ -222,7 +229,8 @@ class HearAhead:
                 tokens = None
                 if heard.any():
                     samples = np.concatenate([window.samples for window in windows])
-                    tokens = self._encoder.encode(samples)
+                    with self._measures.timed("encode_sound"):
+                        tokens = self._encoder.encode(samples)
                 with self._changed:
                     self._changed.wait_for(
                         lambda: len(track.chunks) < self._most_chunks or self._is_unwanted(track)

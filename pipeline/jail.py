@@ -33,6 +33,7 @@ END_SECONDS = 10.0
 """For a process that has closed its pipes to be gone."""
 MAX_VIDEOS_PER_CHILD = 512
 """Native libraries leak a little; a fresh child is cheap."""
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "OPENBLAS_CORETYPE")
 
 
@@ -150,6 +151,10 @@ class DecoderProcess:
         self._log: Any = None
         self._num_videos = 0
         self._is_ready = False
+        self._cpu_before = 0.0
+        """Of children that have ended."""
+        self._cpu_seen = 0.0
+        """Of the child in service, when it was last looked at."""
         self.unfiltered = ""
         """Why there is no filter on what the child asks of the system; empty: there is."""
         self.exchange: Exchange | None = None
@@ -165,6 +170,19 @@ class DecoderProcess:
     def pid(self) -> int | None:
         """Of the child in service, if there is one."""
         return self._child.pid if self._child else None
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Of all children so far, with the programs that they ran; 0 on systems without /proc."""
+        child = self._child
+        if child is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stat = Path(f"/proc/{child.pid}/stat").read_text()
+                # After the name: the state is field 3, so these are fields 14 to 17.
+                ticks = stat.rpartition(")")[2].split()[11:15]
+                seconds = sum(map(int, ticks)) / _TICKS_PER_SECOND
+                self._cpu_seen = max(self._cpu_seen, seconds)
+        return self._cpu_before + self._cpu_seen
 
     @property
     def is_idle(self) -> bool:
@@ -318,6 +336,7 @@ class DecoderProcess:
             self.exchange.finished = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)  # and the programs that it started
+        self._cpu_before, self._cpu_seen = self.cpu_seconds, 0.0
         self._child.wait()
         for pipe in (self._child.stdin, self._child.stdout, self._log):
             if pipe is not None:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.measuring import Measures
 from pipeline.places import Place
 from pipeline.storage import storage_errors
 from schemas.sample import MemberData, Sample
@@ -54,8 +55,11 @@ class Mark:
 class TarWriter:
     """Writes samples into a new file; a context manager. StorageError from every method."""
 
-    def __init__(self, path: Path, *, place: Place | None = None) -> None:
+    def __init__(
+        self, path: Path, *, place: Place | None = None, measures: Measures | None = None
+    ) -> None:
         """A new tar at `path`; errors name `place`, such as the cache."""
+        self._measures = measures or Measures()
         self._place = place or path
         with storage_errors(self._place):
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -105,7 +109,7 @@ class TarWriter:
     def finish(self) -> tuple[str, int]:
         """End the tar and flush it to disk: (sha256, bytes)."""
         self._write([END_OF_TAR])
-        with storage_errors(self._place):
+        with storage_errors(self._place), self._measures.timed("publish"):
             os.fsync(self._fd)  # meanwhile the last samples are hashed
         self._wait()
         return self._digest.hexdigest(), self._offset
@@ -120,15 +124,19 @@ class TarWriter:
         self._wait(most=_MAX_UNHASHED)
 
     def _hash(self, pieces: Sequence[MemberData]) -> None:
-        for piece in pieces:
-            self._digest.update(piece)
+        with self._measures.timed("hash"):
+            for piece in pieces:
+                self._digest.update(piece)
 
     def _wait(self, *, most: int = 0) -> None:
         """Until at most so many bytes are not hashed."""
-        while self._unhashed > most:
-            hashing, size = self._hashing.popleft()
-            hashing.result()
-            self._unhashed -= size
+        if self._unhashed <= most:
+            return
+        with self._measures.timed("wait_hash"):
+            while self._unhashed > most:
+                hashing, size = self._hashing.popleft()
+                hashing.result()
+                self._unhashed -= size
 
 
 def encode_preview(pictures_THWC: npt.NDArray[np.uint8]) -> bytes:

@@ -226,9 +226,14 @@ def check_recipe(
     if old.fingerprint != want:
         fields = differing_fields(old.recipe.identity(old.stamps), recipe.identity(stamps))
         what = "; ".join(fields) or "another version of reelcache made it"
+        hint = (
+            "use another folder for the new recipe, or leave out --recipe and --set to go on with"
+            " the cache's own"
+        )
+        if fields and all(".weights_sha256: " in field for field in fields):
+            hint = "give the weights that it was made with, or use another folder for these"
         raise FingerprintMismatch(
             f"{layout.root} was made by recipe {old.recipe.name!r} ({old.fingerprint[:8]}), this is"
             f" {recipe.name!r} ({want[:8]}): {what}",
-            hint="use another folder for the new recipe, or leave out --recipe and --set to go on"
-            " with the cache's own",
+            hint=hint,
         )

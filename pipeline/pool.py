@@ -47,6 +47,11 @@ class DecoderPool:
     def idle(self) -> list[DecoderProcess]:
         return [process for process in self.processes if process.is_idle]
 
+    @property
+    def cpu_seconds(self) -> float:
+        """Of all children so far."""
+        return sum(process.cpu_seconds for process in self.processes)
+
     def close(self) -> None:
         """End all children; closing twice is fine."""
         for process in self.processes:

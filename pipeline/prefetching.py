@@ -98,6 +98,8 @@ class DecodeAhead:
                     self._fill()
                 yield clip
         except VideoError as error:
+            if error.reason == "crashed":
+                started.decoding.kill()  # whatever killed one may be at the others
             started.check_unchanged(cause=error)
             raise
         finally:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from pipeline.bottleneck import Bottleneck, find_bottleneck
+from pipeline.measuring import Measured
+from pipeline.pool import num_cores
 from schemas.account import Account
 from schemas.reject import Reject
 from schemas.sidecar import Sidecar
@@ -37,6 +40,10 @@ class RunReport:
     cache: str
     rejects: tuple[Reject, ...]
     """Those of `rejected`."""
+    measured: Measured = field(default_factory=Measured)
+    """By the workers of this run."""
+    bottleneck: Bottleneck | None = None
+    """What the run was bound by, where one thing stands out."""
 
     @classmethod
     def of(
@@ -48,6 +55,7 @@ class RunReport:
         fingerprint: str,
         cache: str,
         seconds: float,
+        measured: Measured,
     ) -> RunReport:
         """Count what the `new` shards hold and what became of the run's sources."""
         samples = [entry for sidecar in new for entry in sidecar.samples]
@@ -72,10 +80,27 @@ class RunReport:
             fingerprint=fingerprint,
             cache=cache,
             rejects=rejects,
+            measured=measured,
+            bottleneck=find_bottleneck(measured, run_seconds=seconds, num_cores=num_cores()),
         )
 
     def to_json(self) -> dict[str, Any]:
         """All but the rejects and what is missing, of which the cache itself tells."""
-        told = {"rejects", "missing"}
+        stages = {
+            "bottleneck": self._bottleneck_json(),
+            "workers": self.measured.num_workers,
+            "times": self.measured.stages_json(),
+        }
+        return self._facts() | {"stages": stages}
+
+    def to_metrics(self) -> dict[str, Any]:
+        """For the last line of a metrics file, which has the times already."""
+        return {"report": self._facts(), "bottleneck": self._bottleneck_json()}
+
+    def _facts(self) -> dict[str, Any]:
+        told = {"rejects", "missing", "measured", "bottleneck"}
         names = [field.name for field in fields(self) if field.name not in told]
         return {name: getattr(self, name) for name in names}
+
+    def _bottleneck_json(self) -> dict[str, Any] | None:
+        return None if self.bottleneck is None else asdict(self.bottleneck)

@@ -14,17 +14,19 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import schemas.errors
+from pipeline.measuring import Measured, Measures, ShardDone, sum_of_workers
 from pipeline.signing import know, seal, unseal, urls_of
 from pipeline.storage import storage_errors
 from schemas.errors import ReelcacheError
 from schemas.tables import probe_from_row, probe_to_row
 from schemas.video import Probe, Source
 
-WRITE_SECONDS = 0.2
+WRITE_SECONDS = 0.5
 _ERRORS_HERE: dict[Path, ReelcacheError] = {}
 """Run folder -> the last error reported in this process."""
 
@@ -42,7 +44,7 @@ class RunFolder:
     def create(cls, scratch: Path, *, place: str = "") -> RunFolder:
         """A new folder under `scratch`."""
         folder = cls(scratch / f"run-{uuid.uuid4().hex}", place=place, key=os.urandom(32))
-        for name in ("probes", "progress", "errors", "workers", "claims"):
+        for name in ("probes", "progress", "shards", "errors", "workers", "claims"):
             (folder.path / name).mkdir(parents=True)
         return folder
 
@@ -150,39 +152,74 @@ class RunFolder:
             return error
         return _ERRORS_HERE.get(self.path)
 
-    def totals(self) -> Counter[str]:
-        """The sum of all workers' counts."""
-        totals: Counter[str] = Counter()
+    def measured(self) -> Measured:
+        """The sum of what all workers have counted and measured."""
+        by_process: dict[int, Measured] = {}
         for path in (self.path / "progress").glob("*.json"):
-            totals.update(json.loads(path.read_text()))
-        return totals
+            pid = int(path.name.partition("-")[0])
+            one = Measured.from_row(json.loads(path.read_text()))
+            by_process[pid] = by_process.get(pid, Measured()) + one
+        return sum_of_workers(by_process)
 
-    def _replace(self, kind: str, fields: Any) -> None:
-        path = self.path / kind / f"{os.getpid()}.json"
+    def totals(self) -> Counter[str]:
+        """The counts of `measured`."""
+        return self.measured().counts
+
+    def _replace(self, kind: str, fields: Any, *, name: str = "") -> None:
+        path = self.path / kind / f"{name or os.getpid()}.json"
         temporary = path.with_suffix(f".{uuid.uuid4().hex}")
         temporary.write_text(json.dumps(fields))
         temporary.replace(path)
 
 
-class ProgressCounter:
-    """Counts of one worker process, written now and then for the owner of the run to sum up."""
+class ProgressCounter(Measures):
+    """Measures of one worker, written now and then for the owner of the run to sum up."""
 
     def __init__(self, folder: RunFolder) -> None:
+        super().__init__()
         self._folder = folder
-        self._counts: Counter[str] = Counter()
+        self._name = f"{os.getpid()}-{uuid.uuid4().hex}"
         self._written = 0.0
 
     def __call__(self, **counts: int) -> None:
         """Add counts."""
-        self._counts.update(counts)
+        super().__call__(**counts)
         if time.monotonic() - self._written > WRITE_SECONDS:
             self.flush()
+
+    def shard_done(self, shard: ShardDone) -> None:
+        """Count a committed shard, and write a line about it for the owner's `ShardLog`."""
+        super().shard_done(shard)
+        with contextlib.suppress(OSError):
+            path = self._folder.path / "shards" / f"{self._name}.jsonl"
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(shard)) + "\n")
+        self.flush()
 
     def flush(self) -> None:
         """Write what is counted so far."""
         self._written = time.monotonic()
         with contextlib.suppress(OSError):  # a full disk is told by what matters
-            self._folder._replace("progress", self._counts)
+            self._folder._replace("progress", self.so_far().to_row(), name=self._name)
+
+
+class ShardLog:
+    """The shards that workers have committed, as they come."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._read_bytes: Counter[str] = Counter()
+
+    def new(self) -> list[ShardDone]:
+        """Those that were committed since the last call."""
+        shards = []
+        for path in sorted((self._folder.path / "shards").glob("*.jsonl")):
+            with path.open("rb") as file:
+                file.seek(self._read_bytes[path.name])
+                whole, newline, _ = file.read().rpartition(b"\n")  # the last may be half written
+            self._read_bytes[path.name] += len(whole) + len(newline)
+            shards += [ShardDone(**json.loads(line)) for line in whole.splitlines()]
+        return shards
 
 
 def encode_probe(probe: Probe) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import PurePath
 
@@ -20,6 +21,7 @@ from pipeline.fetching import FETCH_BYTES, Fetcher
 from pipeline.hearing_ahead import ClipSound, HearAhead
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
+from pipeline.measuring import Measures, ShardDone
 from pipeline.neighbours import tar_index
 from pipeline.packing import TarWriter, encode_preview
 from pipeline.places import read_bytes
@@ -36,9 +38,6 @@ from schemas.video import sample_key
 BACKEND_FAILURES = ("crashed", "timed_out", "out_of_memory")
 """Of another backend than PyAV, these are not the video's fault until PyAV says so."""
 
-Progress = Callable[..., None]
-"""Called with counts to add: done, clips that are cached or given up."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildTools:
@@ -50,7 +49,7 @@ class BuildTools:
     pool: DecoderPool
     hearer: DecoderProcess | None = None
     """Decodes sound; None: where the recipe has sound, each shard makes one for itself."""
-    progress: Progress = lambda **_: None
+    measures: Measures = field(default_factory=Measures)
     fetch_bytes: int = FETCH_BYTES
     """Of remote files on this machine, see `Fetcher`."""
 
@@ -66,16 +65,24 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
     sidecar_path = layout.sidecar(spec.name)
     with storage_errors(sidecar_path), contextlib.suppress(FileNotFoundError):
         return Sidecar.from_json(read_bytes(sidecar_path), where=str(sidecar_path))
-    with temporary_file(layout.scratch, name=f"{spec.name}.tar") as temporary:
-        with TarWriter(temporary, place=layout.root) as writer:
+    began = time.perf_counter()
+    measures = tools.measures
+    measures(shards_begun=1)
+    with (
+        measures.timed("shard"),
+        _cpu_of_worker(measures),
+        temporary_file(layout.scratch, name=f"{spec.name}.tar") as temporary,
+    ):
+        with TarWriter(temporary, place=layout.root, measures=measures) as writer:
             build = _ShardBuild(writer, tools)
             attempts = build.run(spec.pieces)
             sha256, num_bytes = writer.finish()
         samples = tuple(entry for attempt in attempts for entry in attempt.samples)
         if samples:
-            publish(temporary, layout.tar(spec.name))
-            index = layout.tar_index(spec.name)
-            publish_bytes(tar_index(samples), index, scratch=layout.scratch)
+            with measures.timed("publish"):
+                publish(temporary, layout.tar(spec.name))
+                index = layout.tar_index(spec.name)
+                publish_bytes(tar_index(samples), index, scratch=layout.scratch)
         else:
             sha256, num_bytes = "", 0
         used = [attempt for attempt in attempts if attempt.error is None]
@@ -93,8 +100,36 @@ def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
             rejects=tuple(to_reject(attempt) for attempt in attempts if attempt.error is not None),
             versions=build.versions,
         )
-        publish_bytes(sidecar.to_json().encode(), sidecar_path, scratch=layout.scratch)
+        with measures.timed("publish"):
+            publish_bytes(sidecar.to_json().encode(), sidecar_path, scratch=layout.scratch)
+    measures(
+        videos=sum(attempt.piece.is_last for attempt in used),
+        frames_decoded=sum(video.num_frames_decoded for video in sidecar.videos),
+    )
+    measures.shard_done(shard_done(sidecar, seconds=time.perf_counter() - began))
     return sidecar
+
+
+def shard_done(sidecar: Sidecar, *, seconds: float) -> ShardDone:
+    """What there is to say of a shard that was just committed."""
+    return ShardDone(
+        name=sidecar.name,
+        videos=len({entry.video_id for entry in sidecar.samples}),
+        clips=len(sidecar.samples),
+        frames=sum(entry.num_frames for entry in sidecar.samples),
+        bytes=sidecar.tar_bytes,
+        seconds=round(seconds, 3),
+        rejects=dict(Counter(reject.reason for reject in sidecar.rejects)),
+    )
+
+
+@contextlib.contextmanager
+def _cpu_of_worker(measures: Measures) -> Iterator[None]:
+    before = time.process_time()
+    try:
+        yield
+    finally:
+        measures.took("worker", time.process_time() - before)
 
 
 @functools.cache
@@ -112,6 +147,7 @@ class _ShardBuild:
         self._hearing: HearAhead | None = None
         self._told: Counter[int] = Counter()
         """Clips of each piece that are counted as done."""
+        self._measures = tools.measures
         self.versions = library_versions() | tools.encoders.versions()
 
     def run(self, pieces: Sequence[Piece]) -> list[Attempt]:
@@ -125,7 +161,7 @@ class _ShardBuild:
                 pieces, recipe=tools.recipe, pictures=pictures, pool=pool, files=files
             ) as ahead,
             self._listen(files),
-            EncodeAhead(tools.encoders, take=self._take) as encoding,
+            EncodeAhead(tools.encoders, take=self._take, measures=self._measures) as encoding,
         ):
             attempts = [self._decode(piece, ahead, encoding) for piece in pieces]
             encoding.finish()
@@ -148,7 +184,13 @@ class _ShardBuild:
         with contextlib.ExitStack() as stack:
             process = tools.hearer or stack.enter_context(DecoderProcess(tools.recipe.limits))
             self._hearing = stack.enter_context(
-                HearAhead(tools.encoders.sound, recipe=tools.recipe, process=process, files=files)
+                HearAhead(
+                    tools.encoders.sound,
+                    recipe=tools.recipe,
+                    process=process,
+                    files=files,
+                    measures=self._measures,
+                )
             )
             yield
 
@@ -159,7 +201,7 @@ class _ShardBuild:
             try:
                 clips = ahead.clips(piece, order=None if is_first else attempt.order)
                 with contextlib.closing(clips):  # type: ignore[type-var]
-                    for clip in clips:
+                    for clip in self._timed(clips):
                         if isinstance(clip, DecodeOutcome):
                             attempt.outcome = clip
                         elif attempt.is_void:  # an encoder has rejected it
@@ -186,14 +228,30 @@ class _ShardBuild:
             attempt = Attempt(piece, order, why)
         if attempt.error is not None:
             self._tell(piece, piece.num_clips)
+        self._measure_cpu()
         return attempt
+
+    def _timed(
+        self, clips: Iterator[ClipFrames | DecodeOutcome]
+    ) -> Iterator[ClipFrames | DecodeOutcome]:
+        while True:
+            with self._measures.timed("wait_decode"):
+                clip = next(clips, None)
+            if clip is None:
+                return
+            yield clip
+
+    def _measure_cpu(self) -> None:
+        self._measures.reads("decode", self._tools.pool.cpu_seconds)
+        if self._tools.hearer is not None:
+            self._measures.reads("decode_sound", self._tools.hearer.cpu_seconds)
 
     def _tell(self, piece: Piece, num_done: int) -> None:
         # A second attempt at a piece is not counted again.
         more = min(num_done, piece.num_clips) - self._told[id(piece)]
         if more > 0:
             self._told[id(piece)] += more
-            self._tools.progress(done=more)
+            self._measures(done=more)
 
     def _void(self, attempt: Attempt, encoding: EncodeAhead[Attempt]) -> None:
         # Of its clips some may be gathered, some may be at the encoders, and some in the tar.
@@ -223,7 +281,8 @@ class _ShardBuild:
             return
         if attempt.mark is None:
             attempt.mark = self._writer.mark()
-        attempt.samples.append(self._add_sample(clip, features, sound, attempt))
+        with self._measures.timed("pack"):
+            attempt.samples.append(self._add_sample(clip, features, sound, attempt))
         self._tell(attempt.piece, len(attempt.samples))
 
     def _add_sample(

@@ -14,6 +14,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
+from pipeline.beam_metrics import BeamMetrics
 from pipeline.encoding import load_encoders
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
@@ -102,10 +103,12 @@ class _ProbeVideo(beam.DoFn):  # type: ignore[misc]
     def setup(self) -> None:
         self._run_folder.learn_urls()
         self._process = DecoderProcess(self._limits)
-        self._progress = ProgressCounter(self._run_folder)
+        self._measures = ProgressCounter(self._run_folder)
+        self._metrics = BeamMetrics(self._measures)
+        self._measures(probers=1)
 
     def process(self, source: Source) -> Iterator[Probe]:
-        with self._run_folder.reported_errors():
+        with self._run_folder.reported_errors(), self._measures.timed("probe"):
             probe = probe_source(
                 source,
                 limits=self._limits,
@@ -113,7 +116,13 @@ class _ProbeVideo(beam.DoFn):  # type: ignore[misc]
                 scratch=self._run_folder.path,
             )
         yield probe
-        self._progress(probed=1)
+        if probe.reject is not None:
+            self._measures.reject(probe.reject.reason)
+        self._measures(probed=1, probed_bytes=probe.size_bytes)
+        self._metrics.tell()
+
+    def finish_bundle(self) -> None:
+        self._measures.flush()
 
     def teardown(self) -> None:
         self._process.close()
@@ -154,12 +163,14 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
             if settings.recipe.audio is not None:
                 hearer = DecoderProcess(settings.recipe.limits)
                 hearer.spawn()
+            measures = ProgressCounter(settings.run_folder)
             try:
-                encoders = load_encoders(
-                    settings.recipe,
-                    stamps=settings.stamps,
-                    runtime=settings.options.runtime(settings.run_folder),
-                )
+                with measures.timed("load"):
+                    encoders = load_encoders(
+                        settings.recipe,
+                        stamps=settings.stamps,
+                        runtime=settings.options.runtime(settings.run_folder),
+                    )
             except BaseException:
                 pool.close()
                 if hearer is not None:
@@ -171,13 +182,20 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
                 encoders=encoders,
                 pool=pool,
                 hearer=hearer,
-                progress=ProgressCounter(settings.run_folder),
+                measures=measures,
                 fetch_bytes=settings.options.fetch_bytes,
             )
+            self._metrics = BeamMetrics(measures)
+            measures(builders=1)
+            measures.flush()
 
     def process(self, spec: ShardSpec) -> Iterator[str]:
         with self._settings.run_folder.reported_errors():
-            yield build_shard(spec, tools=self._tools).name
+            try:
+                name = build_shard(spec, tools=self._tools).name
+            finally:
+                self._metrics.tell()
+        yield name
 
     def teardown(self) -> None:
         self._tools.pool.close()

@@ -16,6 +16,7 @@ import pytest
 from encoders import check_encoder, list_encoders, list_sound_encoders, load_encoder, registry
 from pipeline.cli import COMMANDS
 from pipeline.layout import CacheLayout
+from pipeline.measuring import COUNTS, STAGES
 from schemas.reject import REASONS
 from schemas.tables import INDEX_SCHEMA, REJECT_SCHEMA
 
@@ -46,6 +47,14 @@ def test_every_file_in_the_tree_exists() -> None:
 def test_reasons_of_rejects_are_documented_as_they_are() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*) \| (yes|no) \|$", FORMAT, re.MULTILINE)
     assert {name: (meaning, later == "yes") for name, meaning, later in rows} == REASONS
+
+
+def test_counts_and_stages_are_documented_as_they_are() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    for title, names in (("Counts", COUNTS), ("Stages", STAGES)):
+        section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+        rows = re.findall(r"^\| `([a-z_]+)` \| (.*) \|$", section, re.MULTILINE)
+        assert dict(rows) == names
 
 
 def test_columns_are_documented() -> None:

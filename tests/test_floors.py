@@ -20,7 +20,12 @@ ROOF = 4
 JAIL = "pipeline.jailed"
 """What runs inside a decoder process."""
 ROOMS = {
-    "apache_beam": {"pipeline.transforms", "pipeline.options", "beam_runner"},
+    "apache_beam": {
+        "pipeline.transforms",
+        "pipeline.options",
+        "pipeline.beam_metrics",
+        "beam_runner",
+    },
 }
 BANNED_NAMES = {"utils", "util", "common", "helpers", "types", "io", "inspect", "logging", "misc"}
 

@@ -208,6 +208,9 @@ def _document(spec: EncoderSpec | SoundSpec) -> dict[str, Any]:
 
 def _facts(spec: EncoderSpec | SoundSpec) -> list[tuple[str, str]]:
     facts = [(field, str(value) or "-") for field, value in spec.stamp().items()]
+    if isinstance(spec, EncoderSpec):
+        how = f"{spec.resize.library}, {spec.resize.filter}, {spec.resize.fit}"
+        facts = [fact for fact in facts if fact[0] != "resize"] + [("resize", how)]
     if spec.libraries:
         facts.append(("libraries", ", ".join(spec.libraries)))
     if spec.weights_hint and not spec.weights_sha256:

@@ -2,64 +2,112 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from typing import Protocol
 
 import click
 
+from pipeline.cli.pace import Pace, rate_text
 from pipeline.cli.show import duration_text
-from pipeline.run_folder import RunFolder
+from pipeline.measuring import Measured
 
-POLL_SECONDS = 0.5
 LINE_SECONDS = 10.0
-_UNITS = {"probe": ("probed", "sources"), "build": ("done", "clips")}
+COUNTED = {"probe": ("probed", "sources"), "build": ("done", "clips")}
+"""Stage -> what is counted, and what it is called."""
+_BEGUN = {"probe": "probers", "build": "shards_begun"}
 
 
-@contextlib.contextmanager
-def watch(stage: str, total: int, run_folder: RunFolder) -> Iterator[None]:
-    """Show the progress of `stage`, which has `total` sources or clips to do, while it runs."""
-    display = _Bar(stage, total) if sys.stderr.isatty() else _Lines(stage, total)
-    done = threading.Event()
+class Display(Protocol):
+    """Shows the progress of one stage."""
 
-    def poll() -> None:
-        while not done.wait(POLL_SECONDS):
-            display.show(run_folder.totals()[_UNITS[stage][0]])
+    def show(self, measured: Measured, *, last: bool = False) -> None:
+        """`last`: all is done."""
 
-    thread = threading.Thread(target=poll, daemon=True)
-    thread.start()
-    try:
-        yield
-    except BaseException:
-        done.set()
-        thread.join()
-        display.close()
-        raise
-    done.set()
-    thread.join()
-    display.show(total, last=True)
-    display.close()
+    def say(self, line: str) -> None:
+        """A line that stays."""
+
+    def close(self) -> None:
+        """Nothing more is shown."""
 
 
-class _Lines:
+def open_display(stage: str, total: int) -> Display:
+    """For a stage that has `total` sources or clips to do."""
+    return _Bar(stage, total) if sys.stderr.isatty() else Lines(stage, total)
+
+
+class _State:
+    # What both displays show.
     def __init__(self, stage: str, total: int) -> None:
-        self._stage, self._total, self._unit = stage, total, _UNITS[stage][1]
+        self.total = total
+        self._stage = stage
+        self._counted, self.units = COUNTED[stage]
+        self._pace = Pace()
+        self._began = time.monotonic()
+        self._recent: tuple[float, float] | None = None
+        self._encoders = ""
+
+    def update(self, measured: Measured, *, last: bool) -> tuple[int, str, float | None]:
+        """(how many are done, what to say, seconds left if they are known)."""
+        now = time.monotonic()
+        count = self.total if last else min(self.total, measured.counts[self._counted])
+        working = measured.counts[_BEGUN[self._stage]] > 0
+        self._pace.update(count, now=now, working=working)
+        if last:
+            seconds = now - self._began
+            return count, rate_text(count / max(seconds, 1e-3), units=self.units), 0.0
+        if not count:
+            return count, self._first_words(working=working), None
+        rate = self._pace.rate(now=now)
+        told = [] if rate is None else [rate_text(rate, units=self.units)]
+        if self._stage == "build":
+            told += filter(None, [self._encoder_words(measured, now=now)])
+        return count, ", ".join(told), self._pace.left_seconds(self.total - count, now=now)
+
+    def _first_words(self, *, working: bool) -> str:
+        if not working:
+            return "starting" if self._stage == "probe" else "starting: encoders load"
+        return "the first is at work"
+
+    def _encoder_words(self, measured: Measured, *, now: float) -> str:
+        # Of the time since the words before, which were not said long ago.
+        active = measured.stage("encode").active_seconds
+        if self._recent is None:
+            self._recent = (now, active)
+        elif now - self._recent[0] >= LINE_SECONDS / 2:
+            before, was_active = self._recent
+            share = (active - was_active) / (now - before) / max(1, measured.num_workers)
+            self._recent = (now, active)
+            self._encoders = f"encoders {min(1.0, share):.0%} busy"
+        return self._encoders
+
+
+class Lines:
+    """A line every ten seconds."""
+
+    def __init__(self, stage: str, total: int) -> None:
+        self._stage = stage
+        self._state = _State(stage, total)
         self._began = self._said = time.monotonic()
 
-    def show(self, count: int, *, last: bool = False) -> None:
+    def show(self, measured: Measured, *, last: bool = False) -> None:
+        count, words, left = self._state.update(measured, last=last)
         now = time.monotonic()
-        if not last and (count >= self._total or now - self._said < LINE_SECONDS):
+        if not last and (count >= self._state.total or now - self._said < LINE_SECONDS):
             return
         self._said = now
-        seconds = now - self._began
-        line = f"{self._stage}: {count:,} of {self._total:,} {self._unit}"
-        if count and seconds > 0:
-            rate = count / seconds
-            left = (self._total - count) / rate
-            line += f", {rate:.1f} {self._unit}/s"
-            line += f", {duration_text(left)} left" if left > 0 else f", {duration_text(seconds)}"
+        parts = []
+        if count:
+            parts.append(f"{count:,} of {self._state.total:,} {self._state.units}")
+        if words:
+            parts.append(words)
+        if last:
+            parts.append(duration_text(now - self._began))
+        elif left is not None:
+            parts.append(f"{duration_text(left)} left")
+        self.say(f"{self._stage}: {', '.join(parts)}")
+
+    def say(self, line: str) -> None:
         click.echo(line, err=True)
 
     def close(self) -> None:
@@ -69,30 +117,31 @@ class _Lines:
 class _Bar:
     def __init__(self, stage: str, total: int) -> None:
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, Progress, TextColumn
 
-        unit = _UNITS[stage][1]
+        self._state = _State(stage, total)
         self._progress = Progress(
             TextColumn("{task.description:5}"),
             BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn(unit + " {task.fields[rate]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("{task.fields[words]}"),
             console=Console(stderr=True),
         )
-        self._task = self._progress.add_task(stage, total=total, rate="")
         self._began = time.monotonic()
+        self._task = self._progress.add_task(stage, total=total, words="starting")
         self._progress.start()
 
-    def show(self, count: int, *, last: bool = False) -> None:  # noqa: ARG002 - as of _Lines
-        rate = count / max(time.monotonic() - self._began, 1e-3)
-        self._progress.update(self._task, completed=count, rate=f"{rate:.1f}/s")
+    def show(self, measured: Measured, *, last: bool = False) -> None:
+        count, words, left = self._state.update(measured, last=last)
+        parts = [f"{count:,}/{self._state.total:,} {self._state.units}"] if count else []
+        parts += filter(None, [words])
+        if last:
+            parts.append(duration_text(time.monotonic() - self._began))
+        elif left is not None:
+            parts.append(f"{duration_text(left)} left")
+        self._progress.update(self._task, completed=count, words=", ".join(parts))
+
+    def say(self, line: str) -> None:
+        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         self._progress.stop()

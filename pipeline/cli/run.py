@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,7 @@ from pipeline.cli.show import (
     duration_text,
     print_facts,
     print_json,
+    printable,
     set_verbosity,
     size_text,
     weights_option,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from schemas.video import Source
 
 DEFAULT_RECIPE = "tiny"
+SAMPLE_REJECTS = 3
+"""Shown of each reason at the end."""
 
 EPILOG = """\b
 Examples:
@@ -108,6 +112,13 @@ What follows "--" goes to Beam."""
     show_default=True,
     help="Finish no cache if a larger part of all its sources is rejected.",
 )
+@click.option(
+    "--metrics",
+    multiple=True,
+    metavar="FILE",
+    help="Write how the run is getting on every few seconds: JSON lines, added to FILE; a FILE.prom"
+    " holds the latest in Prometheus' text format. Repeatable.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Take the first N sources only.")
 @common_options
 @click.pass_obj
@@ -126,6 +137,7 @@ def run(
     fetch_bytes: float,
     compile: bool,  # noqa: A002 - the option's name
     max_reject_rate: float,
+    metrics: tuple[str, ...],
     limit: int | None,
     as_json: bool,
     quiet: bool,
@@ -166,7 +178,9 @@ def run(
             max_reject_rate=max_reject_rate,
             beam_arguments=beam_arguments,
         ),
+        metrics=metrics,
         quiet=quiet,
+        loud=loud,
     )
     if loud and not quiet:
         for reject in report.rejects:
@@ -209,19 +223,25 @@ def execute(
     *,
     cache: str,
     options: RunOptions,
+    metrics: Sequence[str] = (),
     quiet: bool = False,
+    loud: bool = False,
 ) -> RunReport:
-    """`beam_runner.run` with progress on stderr."""
+    """`beam_runner.run` with progress on stderr and in files of metrics."""
     import beam_runner
-    from pipeline.cli.progress import watch
+    from pipeline.cli.following import Follower
+    from pipeline.metrics_file import MetricsFile
 
-    def no_watch(*_: Any) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    with end_when_told():
-        return beam_runner.run(
-            sources, recipe, cache_path=cache, options=options, watch=no_watch if quiet else watch
+    files = [MetricsFile(Path(path)) for path in metrics]
+    with (
+        end_when_told(),
+        Follower(cache=cache, files=files, quiet=quiet, loud=loud) as follower,
+    ):
+        report = beam_runner.run(
+            sources, recipe, cache_path=cache, options=options, watch=follower.watch
         )
+        follower.result = report.to_metrics()
+        return report
 
 
 def print_report(report: RunReport, *, num_sources: int, num_ignored: int) -> None:
@@ -248,8 +268,26 @@ def print_report(report: RunReport, *, num_sources: int, num_ignored: int) -> No
     if num_ignored:
         facts.append(("ignored", f"{count_text(num_ignored, 'file')}, not media by extension"))
     facts.append(("time", duration_text(report.seconds)))
+    if report.bottleneck is not None:
+        facts.append(("bound", report.bottleneck.text))
     facts.append(("cache", f"{report.cache} (fingerprint {report.fingerprint[:8]})"))
     facts.append(("look", f"pipeline inspect {shlex.quote(report.cache)}"))
-    if report.rejected:
-        facts.append(("why", f"pipeline rejects {shlex.quote(report.cache)}"))
     print_facts(facts)
+    if report.rejected:
+        print_rejects(report)
+
+
+def print_rejects(report: RunReport) -> None:
+    """The first few rejects of each reason, and how to see them all."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for reject in report.rejects:
+        by_reason[reject.reason].append(printable(f"{reject.uri}: {reject.detail}"))
+    click.echo("\nrejects")
+    for reason, lines in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
+        for line in lines[:SAMPLE_REJECTS]:
+            click.echo(f"  {reason}  {line}")
+        more = len(lines) - SAMPLE_REJECTS
+        if more > 0:
+            command = f"pipeline rejects {shlex.quote(report.cache)} --reason {reason}"
+            click.echo(f"  {reason}  and {more:,} more: {command}")
+    click.echo(f"  all: pipeline rejects {shlex.quote(report.cache)}")

@@ -98,12 +98,16 @@ def count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def printable(text: str) -> str:
+    """In one line: a name may hold a newline or a terminal's control codes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def _text(cell: Any) -> str:
     if isinstance(cell, float):
         return f"{cell:.3f}"
     text = f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
-    # A name may hold a newline or a terminal's control codes.
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(text)
 
 
 def _width(text: str) -> int:

@@ -111,12 +111,21 @@ def _histograms(probes: list[Any], reasons: list[str]) -> dict[str, dict[str, in
         durations[_bin_name(number)] += 1
     return {
         "duration": {name: count for name, count in durations.items() if count},
-        "frame rate": _most_common(f"{probe.average_fps:.5g} fps" for probe in probes),
+        "frame rate": _most_common(_rate_text(probe) for probe in probes),
         "picture": _most_common(f"{probe.width} x {probe.height}" for probe in probes),
         "codec": _most_common(probe.codec for probe in probes),
         "container": _most_common(probe.container for probe in probes),
         "rejects": _most_common(reasons),
     }
+
+
+def _rate_text(probe: Any) -> str:
+    # Some containers do not say a rate; then the packets do.
+    lasts = probe.last_seconds - probe.first_seconds
+    fps = probe.average_fps
+    if not fps and probe.num_packets > 1 and lasts > 0:
+        fps = (probe.num_packets - 1) / lasts
+    return f"{fps:.5g} fps" if fps else "unknown"
 
 
 def _bin_name(number: int) -> str:

@@ -137,6 +137,8 @@ def _reencode(
         try:
             return reencode_sample(cache, num_clips=num_clips, runtime=runtime, progress=show), ""
         except (UsageError, CacheError) as error:
+            if weights:  # what was asked for by name was not done
+                raise
             return None, _sentence(error)
         finally:
             if shows:

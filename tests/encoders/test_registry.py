@@ -3,7 +3,7 @@
 import re
 import sys
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 
 from encoders import check_encoder, encoder_spec, list_encoders, load_encoder, registry
 from encoders.base import EncoderSpec, Runtime
-from schemas.errors import RecipeError, UsageError
+from schemas.errors import RecipeError, UsageError, WeightsError
 
 SPEC = EncoderSpec(
     name="mean-16",
@@ -152,3 +152,19 @@ def test_the_contract_test_names_the_one_rule_that_is_broken(fault, finding):
 )
 def test_the_contract_test_finds_the_rule_that_is_broken(fault, finding):
     assert finding in check_encoder(MeanEncoder(fault))
+
+
+def test_a_wrong_name_of_an_encoder_of_sound_is_told_the_near_one():
+    with pytest.raises(RecipeError, match="did you mean 'whisper-tiny'"):
+        encoder_spec("whisper-tin")
+
+
+def test_weights_that_change_while_they_are_loaded_are_refused(monkeypatch):
+    digests = iter(["aa", "bb"])
+    module = types.ModuleType("changing")
+    module.spec = lambda _, **__: replace(SPEC, weights_sha256=next(digests))
+    module.load = lambda spec, **_: MeanEncoder(spec=spec)
+    monkeypatch.setitem(sys.modules, "changing", module)
+    plug_in(monkeypatch, metadata.EntryPoint("mean-16", "changing", "reelcache.encoders"))
+    with pytest.raises(WeightsError, match="weights of mean-16 changed while they were loaded"):
+        load_encoder("mean-16")

@@ -51,6 +51,25 @@ def ask_in_every_way(path: Path, process: DecoderProcess, **limits: Any) -> Iter
 # The process itself
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc on this system")
+def test_cpu_seconds_of_children_add_up(plain_clip: Clip) -> None:
+    seen = []
+    with DecoderProcess(PATIENT) as process:
+        assert process.cpu_seconds == 0
+        for _ in range(2):
+            probe(plain_clip.path, process)
+            seen.append(process.cpu_seconds)
+            pid = process.pid
+            assert pid is not None
+            process.kill()
+            seen.append(process.cpu_seconds)
+    seen.append(process.cpu_seconds)
+    assert seen == sorted(seen)
+    assert 0 < seen[0] < 30
+    assert seen[2] > seen[1]
+    assert seen[4] == seen[3]
+
+
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
 def test_a_crash_in_mid_video_costs_that_video(number: signal.Signals, plain_clip: Clip) -> None:
     with DecoderProcess(PATIENT) as process:

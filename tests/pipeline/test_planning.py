@@ -284,5 +284,7 @@ class TestPlanFiles:
     def test_other_weights_are_refused(self, layout):
         write_plan(plan([make_probe("a")]), layout, recipe=TINY, stamps=STAMPS)
         stamps = STAMPS | {"image": STAMPS["image"] | {"weights_sha256": "ab"}}
-        with pytest.raises(FingerprintMismatch, match=r"streams\[image\].stamp.weights_sha256"):
+        field = r"streams\[image\].stamp.weights_sha256"
+        with pytest.raises(FingerprintMismatch, match=field) as caught:
             check_recipe(layout, TINY, stamps)
+        assert caught.value.hint.startswith("give the weights that it was made with")

@@ -117,3 +117,19 @@ def test_without_deep_nothing_is_encoded(
     monkeypatch.setattr(RandomProjection, "encode", None)
     assert call(["verify", str(made / "cache"), "--json"]) == 0
     assert "encoded_again" not in json.loads(capsys.readouterr().out)
+
+
+def test_weights_that_are_named_and_cannot_be_used_are_an_error(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "cache")
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        'name = "r"\n[sampling]\nfps = 1.0\nframes_per_clip = 1\n'
+        '[streams.image]\nencoder = "efficientnet-lite0"\nweights = "random"\n'
+    )
+    video = str(made / "videos" / "25.mp4")
+    assert call(["run", video, path, "--recipe", str(recipe), "-q"]) == 0
+    assert call(["verify", path, "--deep", "--clips", "1"]) == 0
+    assert call(["verify", path, "--deep", "--weights", str(tmp_path / "none")]) == 2
+    assert "no file or folder" in capsys.readouterr().err

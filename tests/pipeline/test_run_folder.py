@@ -6,7 +6,8 @@ import pickle
 import pytest
 
 from pipeline import run_folder as module
-from pipeline.run_folder import ProgressCounter, RunFolder, decode_probe, encode_probe
+from pipeline.measuring import ShardDone
+from pipeline.run_folder import ProgressCounter, RunFolder, ShardLog, decode_probe, encode_probe
 from schemas import errors
 from schemas.errors import ReelcacheError, StorageError
 from schemas.video import Probe, Source
@@ -124,5 +125,65 @@ def test_counts_are_never_seen_half_written(run_folder):
     count = ProgressCounter(run_folder)
     count(clips=1)
     (path,) = (run_folder.path / "progress").iterdir()
-    assert json.loads(path.read_text()) == {"clips": 1}
+    assert json.loads(path.read_text())["counts"] == {"clips": 1}
     assert path.suffix == ".json"
+
+
+def shard(name, **rejects):
+    return ShardDone(
+        name=name, videos=1, clips=2, frames=8, bytes=1000, seconds=0.25, rejects=rejects
+    )
+
+
+def test_stages_of_one_worker_do_not_replace_each_other(run_folder):
+    probing, building = ProgressCounter(run_folder), ProgressCounter(run_folder)
+    probing(probed=4)
+    building(done=1)
+    assert run_folder.totals() == {"probed": 4, "done": 1}
+
+
+def test_times_of_all_workers_are_summed_but_for_the_longest(run_folder, monkeypatch):
+    for pid, times in ((11, (1.0, 3.0)), (12, (2.0,)), (11, (0.5,))):
+        monkeypatch.setattr(module.os, "getpid", lambda pid=pid: pid)
+        count = ProgressCounter(run_folder)
+        for seconds in times:
+            count.took("shard", seconds)
+        count.flush()
+    measured = run_folder.measured()
+    assert measured.stage("shard").num == 4
+    assert measured.stage("shard").seconds == 6.5
+    assert measured.stage("shard").longest_seconds == 3.0
+    assert measured.busiest_seconds == {"shard": 4.5}
+
+
+def test_the_owner_is_told_of_every_shard_once(run_folder):
+    one, other = ProgressCounter(run_folder), ProgressCounter(run_folder)
+    log = ShardLog(run_folder)
+    assert log.new() == []
+    one.shard_done(shard("a"))
+    other.shard_done(shard("b", crashed=2))
+    assert sorted(log.new(), key=lambda one: one.name) == [shard("a"), shard("b", crashed=2)]
+    assert log.new() == []
+    one.shard_done(shard("c"))
+    assert log.new() == [shard("c")]
+    assert run_folder.measured().rejects == {"crashed": 2}
+
+
+def test_half_a_line_waits_for_the_rest(run_folder):
+    ProgressCounter(run_folder).shard_done(shard("a"))
+    (path,) = (run_folder.path / "shards").iterdir()
+    line = path.read_bytes()
+    log = ShardLog(run_folder)
+    path.write_bytes(line + line[:30])
+    assert log.new() == [shard("a")]
+    path.write_bytes(line + line)
+    assert log.new() == [shard("a")]
+
+
+def test_a_full_disk_costs_no_worker_its_work(run_folder):
+    count = ProgressCounter(run_folder)
+    for name in ("progress", "shards"):
+        (run_folder.path / name).rmdir()
+    count(done=1)
+    count.shard_done(shard("a"))
+    assert count.so_far().counts["done"] == 1

@@ -252,6 +252,35 @@ def test_an_encoder_of_the_wrong_shape_is_a_bug(
         build_shard(spec, tools=tools)
 
 
+def test_what_a_shard_took_is_measured(clips: ClipShelf, tools: BuildTools, tmp_path: Path) -> None:
+    broken = copied(clips, "25.mp4", tmp_path / "broken.mp4")
+    good = [clips[name].path for name in ("50.mp4", "30.mp4")]
+    (spec,) = plan([broken, *good], tools)
+    broken.write_bytes(b"other")
+    sidecar = build_shard(spec, tools=tools)
+    measured = tools.measures.so_far()
+    assert {name: measured.counts[name] for name in ("shards_begun", "shards", "videos")} == {
+        "shards_begun": 1,
+        "shards": 1,
+        "videos": 2,
+    }
+    assert measured.counts["clips"] == len(sidecar.samples)
+    assert measured.counts["done"] == sum(piece.num_clips for piece in spec.pieces)
+    assert measured.counts["frames"] == sum(entry.num_frames for entry in sidecar.samples)
+    assert measured.counts["bytes"] == sidecar.tar_bytes
+    assert measured.rejects == {"source_changed": 1}
+    stages = measured.stages
+    assert stages["pack"].num == len(sidecar.samples)
+    assert stages["hash"].num == len(sidecar.samples) + 1
+    assert stages["encode"].num == stages["wait_encode"].num == 1
+    # What the main thread does follows one after the other, and is nearly all of the time.
+    of_main = ("wait_decode", "wait_encode", "pack", "wait_hash", "publish")
+    share = measured.seconds(*of_main) / measured.seconds("shard")
+    assert 0.5 < share <= 1.0
+    build_shard(spec, tools=tools)
+    assert tools.measures.so_far() == measured  # it is committed: nothing is done
+
+
 def test_a_tar_without_its_sidecar_is_built_again(clips: ClipShelf, tools: BuildTools) -> None:
     (spec,) = plan([clips["25.mp4"].path], tools)
     first = build_shard(spec, tools=tools)

@@ -14,7 +14,9 @@ import pytest
 
 from encoders import efficientnet
 from pipeline.cli import COMMANDS, call
+from pipeline.cli.stats import _histograms
 from schemas.reject import REASONS
+from schemas.video import Probe, Source
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "help.txt"
 SUBCOMMANDS = [["recipes", n] for n in ("list", "show", "check")] + [
@@ -185,6 +187,17 @@ def test_stats(small_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "█" in _text(capsys, "stats", str(small_cache))
 
 
+def test_a_rate_that_no_header_says_is_that_of_the_packets() -> None:
+    facts = {"width": 8, "height": 8, "first_seconds": 2.0, "num_packets": 51}
+    some = {"average_fps": 29.97, "last_seconds": 4.0}
+    none = {"average_fps": 0.0, "last_seconds": 4.0}
+    still = {"average_fps": 0.0, "last_seconds": 2.0, "num_packets": 1}
+    source = Source(uri="/a")
+    probes = [Probe(source=source, **{**facts, **one}) for one in (some, none, still)]  # type: ignore[arg-type]
+    rates = _histograms(probes, [])["frame rate"]
+    assert rates == {"25 fps": 1, "29.97 fps": 1, "unknown": 1}
+
+
 def test_recipes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "tiny" in [recipe["name"] for recipe in _json(capsys, "recipes", "list")]
     shown = _json(capsys, "recipes", "show", "tiny", "--set", "sampling.fps=1")
@@ -236,7 +249,9 @@ def test_run_twice_and_add(small_videos: Path, tmp_path: Path) -> None:
         "seconds",
         "fingerprint",
         "cache",
+        "stages",
     }
+    assert set(report["stages"]) == {"bottleneck", "workers", "times"}
     assert (report["videos"], report["clips"], report["rejected"]) == (1, 3, 0)
     done = _run_process("run", str(small_videos), "cache", cwd=tmp_path)
     assert done.returncode == 0
