@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import beam_runner
+from encoders.whisper import SIZES, WhisperSize
 from pipeline import open_cache, patience, read_sources, stores, verify_cache
 from pipeline.cli import call
 from pipeline.layout import CacheLayout
@@ -340,6 +341,37 @@ class TestFaults:
         assert (report.videos, report.rejected) == (1, 0)
         with open_cache(tmp_path / "cache") as cache, open_cache(local) as expected:
             assert cache.keys() == expected.keys()
+
+    def test_sound_is_heard_from_the_same_copies_in_the_least_room(
+        self,
+        faults: list[Fault],
+        clips: ClipShelf,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        size = WhisperSize(dim=32, num_layers=1, num_heads=2, file_bytes=100_000)
+        monkeypatch.setitem(SIZES, "whisper-tiny", size)
+        recipe = Recipe.from_mapping(
+            {
+                "name": "heard",
+                "sampling": {"fps": 2.0, "frames_per_clip": 4},
+                "streams": {"image": {"encoder": "random-image"}},
+                "audio": {"encoder": "whisper-tiny", "weights": "random"},
+            }
+        )
+        folder = tmp_path / "v"
+        folder.mkdir()
+        for number in range(4):  # of other contents
+            data = clips["with_audio.mp4"].path.read_bytes()
+            data += b"\0\0\0\x0cfree" + number.to_bytes(4, "big")
+            (folder / f"{number}.mp4").write_bytes(data)
+            FaultyStore().pipe_file(f"/x/heard/{number}.mp4", data)
+        count = Fault("get_file", "slow", count=99)
+        faults.append(count)
+        run(tmp_path / "here", str(folder), recipe=recipe)
+        run(tmp_path / "there", "faulty://x/heard", recipe=recipe, fetch_bytes=1)
+        assert is_same(tmp_path / "there", tmp_path / "here")
+        assert count.calls == 2 * 4
 
     def test_bytes_are_fetched_once_for_each_stage(
         self, faults: list[Fault], tmp_path: Path
