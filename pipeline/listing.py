@@ -96,6 +96,8 @@ def _order(name: str) -> list[tuple[int, str]]:
 
 
 def _match(store: Any, path: str, url: str) -> list[Found]:
+    from fsspec.utils import glob_translate
+
     uri = to_public(url)
     # What stands before the first folder with a wildcard is the same in URLs and in paths.
     root, root_url = _fixed(path), _fixed(url)
@@ -104,21 +106,13 @@ def _match(store: Any, path: str, url: str) -> list[Found]:
         matches = {match: info["type"] == "directory" for match, info in listed.items()}
     else:
         depth = None if "**" in path else path.count("/", len(root)) + 1
-        wanted = re.compile(glob_pattern(path))
+        wanted = re.compile(glob_translate(path))
         tree = _tree(store, root, uri=uri, depth=depth)
         matches = {match: is_folder for match, is_folder in tree.items() if wanted.match(match)}
     return [
         Found(learn(root_url + match[len(root) :]), is_folder)
         for match, is_folder in sorted(matches.items())
     ]
-
-
-def glob_pattern(path: str) -> str:
-    """A regular expression for a glob: "**" is any number of folders."""
-    from fsspec.utils import glob_translate
-
-    translated: str = glob_translate(path)
-    return translated
 
 
 def _tree(store: Any, root: str, *, uri: str, depth: int | None = None) -> dict[str, bool]:

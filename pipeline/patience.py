@@ -70,7 +70,7 @@ def as_os_error(error: BaseException) -> OSError | None:
     if status in (401, 403) or "Credential" in name or "Refresh" in name:
         return PermissionError(errno.EACCES, f"access is denied ({what})")
     if status in (404, 410):
-        return FileNotFoundError(errno.ENOENT, what)
+        return FileNotFoundError(errno.ENOENT, f"there is no such file or bucket ({what})")
     if status == 412:
         return FileExistsError(errno.EEXIST, what)
     if (400 <= status < 500 and status not in _MAY_PASS) or name == "InvalidURL":

@@ -32,12 +32,13 @@ def storage_errors(path: Place | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        if error.errno and isinstance(path, Path | str):
-            reason = os.strerror(error.errno)
+        reason, hint = error.strerror or str(error), "may the credentials write there?"
+        if isinstance(path, Path | str):
+            reason = os.strerror(error.errno) if error.errno else reason
+            hint = "free some space or choose another place;"
         raise StorageError(
             f"{path}: cannot be written: {reason}",
-            hint="free some space or choose another place; what is committed is kept, run again",
+            hint=f"{hint} what is committed is kept, run again",
         ) from error
 
 

@@ -161,6 +161,7 @@ class TestS3:
         self, s3: S3FileSystem, bucket: str, local: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         s3.put(str(local), f"{bucket}/cache", recursive=True)
+        s3.pipe_file(f"{bucket}/a.mp4", b"x")
         cache = f"s3://{bucket}/cache"
         with open_cache(local) as opened:
             key = opened.keys()[0]
@@ -191,6 +192,8 @@ class TestS3:
         assert "none.tar: no such file" in err
         _, err = said("verify", f"s3://no-{bucket}/x", code=4)
         assert "has no cache.json" in err
+        _, err = said("run", cache.rpartition("/")[0], f"s3://no-{bucket}/x", code=2)
+        assert "there is no such file or bucket" in err
         _, err = said("run", f"s3://{bucket}/none", cache, code=2)
         assert "no such file or folder" in err
 
@@ -433,6 +436,10 @@ class TestSecrets:
         with open_cache(cache) as opened, open_cache(local) as expected:
             assert opened.keys() == expected.keys()
             assert set(opened.aliases) == {f"{web.url}{name}" for name in web.files}
+            signed = f"{web.url}/signed 25.mp4?X-Amz-Signature=any"
+            assert [sample.info["source_name"] for sample in opened.video(signed)] == [
+                "signed 25.mp4"
+            ] * 3
 
     @pytest.mark.parametrize("status", [403, 404, 500])
     @pytest.mark.parametrize("stage", ["probe", "build"])
