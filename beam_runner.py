@@ -10,24 +10,33 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 from encoders.devices import choose_device
 from pipeline.encoding import audio_spec, stamp_streams, stream_specs
-from pipeline.finalizing import account_for, finalize_cache, read_committed, read_sidecars
+from pipeline.finalizing import (
+    account_for,
+    account_so_far,
+    finalize_cache,
+    read_committed,
+    read_sidecars,
+    rejects_told,
+)
 from pipeline.layout import CacheLayout
+from pipeline.limiting import RejectLimit
 from pipeline.locking import hold_cache
 from pipeline.options import RunOptions, open_root
 from pipeline.places import to_place
 from pipeline.planning import check_recipe, estimate_clip_bytes, extend_plan, read_plan, write_plan
-from pipeline.probing import read_probes, select_unprobed, write_probes
+from pipeline.probing import read_probes, select_changed, select_unprobed, write_probes
 from pipeline.recovering import pieces_back
 from pipeline.report import RunReport
 from pipeline.run_folder import RunFolder
 from pipeline.settling import settle_ids
 from pipeline.signing import learn
+from schemas.errors import UsageError
 from schemas.recipe import Recipe
 from schemas.video import Source
 
@@ -58,6 +67,7 @@ def build(
     recipe: Recipe,
     stamps: dict[str, dict[str, Any]],
     options: RunOptions,
+    limit: RejectLimit,
 ) -> Any:
     """One ShardSpec in, one committed shard out; only its name leaves the step."""
     import apache_beam as beam
@@ -68,39 +78,52 @@ def build(
         root
         | "Cache" >> beam.Create([str(layout.root)])
         | "ReadPlan" >> ReadPlan(run_folder)
-        | "BuildShards" >> BuildShards(recipe, layout, run_folder, stamps, options)
+        | "BuildShards" >> BuildShards(recipe, layout, run_folder, stamps, options, limit)
     )
 
 
 def run(
-    sources: Sequence[Source],
+    sources: Sequence[Source] | None,
     recipe: Recipe,
     *,
     cache_path: str | os.PathLike[str],
     options: RunOptions | None = None,
+    retry: Collection[str] = (),
     watch: Watch = lambda *_: contextlib.nullcontext(),
 ) -> RunReport:
     """Cache the features of `sources`; call it again to go on, or with more sources to add them.
 
+    `retry` names reasons: sources that were rejected for one of them are tried again although
+    their file is the same. None as sources is all that the cache knows, of which only those are
+    looked at.
+
     FingerprintMismatch: the cache was made by another recipe. TooManyRejects: see RunOptions.
-    StorageError: the place cannot be written. UsageError: another run is at work on this cache.
+    StorageError: the place cannot be written. CacheHeld: another run is at work on this cache.
     WeightsError, DeviceError: the encoders cannot be loaded or run.
     """
     began = time.monotonic()
     options = options or RunOptions()
     options = replace(options, device=choose_device(options.device))
     layout = CacheLayout(to_place(cache_path))
-    sources = [replace(source, uri=learn(source.uri)) for source in sources]
+    if sources is None and not layout.extensions(layout.probes):
+        raise UsageError(f"{layout.root}: no cache, so nothing was rejected", hint="name SOURCES")
+    if sources is not None:
+        sources = [replace(source, uri=learn(source.uri)) for source in sources]
     stamps = stamp_streams(recipe, device=options.device)
     fingerprint = recipe.fingerprint(stamps)
     with hold_cache(layout) as hold:
         run_folder = hold.run_folder
-        run_folder.seal_urls(source.uri for source in sources)
+        run_folder.seal_urls(source.uri for source in sources or ())
         check_recipe(layout, recipe, stamps)
         planned = read_plan(layout)
 
         known = read_probes(layout)
-        unprobed = select_unprobed(sources, known)
+        if sources is None:
+            sources = [probe.source for probe in known]
+            looked_at = [p.source for p in known if p.reject and p.reject.reason in retry]
+        else:
+            looked_at = list(sources)
+        unprobed = select_unprobed(looked_at, known, retry=retry)
         if unprobed:
             run_folder.write_sources(unprobed)
             size = len(unprobed)
@@ -110,8 +133,12 @@ def run(
             ):
                 probe(root, run_folder=run_folder, recipe=recipe)
             fresh = settle_ids(run_folder.read_probes(), known=known, existing=planned)
-            write_probes(fresh, layout)
+            if changed := select_changed(fresh, known):
+                write_probes(changed, layout)
         probes = read_probes(layout)
+        own = {source.identity for source in sources}
+        video_ids = {probe.video_id for probe in probes if probe.source.identity in own}
+        sidecars = read_committed(planned, layout)
 
         added = extend_plan(
             probes,
@@ -123,7 +150,7 @@ def run(
                 sound=audio_spec(recipe, device=options.device),
             ),
             existing=planned,
-            again=pieces_back(planned, read_committed(planned, layout), probes),
+            again=pieces_back(planned, sidecars, probes, retry=retry, video_ids=video_ids),
         )
         hold.check()
         if added:
@@ -133,18 +160,28 @@ def run(
         committed = layout.committed()
         todo = [spec for spec in specs if spec.name not in committed]
         if todo:
-            with (
-                watch("build", sum(spec.num_clips for spec in todo), run_folder),
-                open_root(options, run_folder=run_folder, num_elements=len(todo)) as root,
-            ):
-                build(
-                    root,
-                    layout=layout,
-                    run_folder=run_folder,
-                    recipe=recipe,
-                    stamps=stamps,
-                    options=options,
+            with rejects_told(specs, probes, layout):
+                limit = RejectLimit.of(
+                    account_so_far(probes, sidecars, todo).part(own),
+                    todo,
+                    num_sources=len(own),
+                    video_ids=video_ids,
+                    max_rate=options.max_reject_rate,
+                    cache=str(layout.root),
                 )
+                with (
+                    watch("build", sum(spec.num_clips for spec in todo), run_folder),
+                    open_root(options, run_folder=run_folder, num_elements=len(todo)) as root,
+                ):
+                    build(
+                        root,
+                        layout=layout,
+                        run_folder=run_folder,
+                        recipe=recipe,
+                        stamps=stamps,
+                        options=options,
+                        limit=limit,
+                    )
 
         hold.check()
         measured = run_folder.measured()

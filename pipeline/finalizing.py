@@ -5,9 +5,10 @@ It trusts the sidecars on disk and not what the run returned, and checks that no
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from pipeline.places import Place, list_sizes, read_bytes, read_many
 from pipeline.storage import publish_bytes, publish_rows
 from schemas.account import Account, commonest_reasons
 from schemas.cache_info import CacheInfo, ShardEntry
-from schemas.errors import CacheDamaged, CacheIncomplete, TooManyRejects
+from schemas.errors import CacheDamaged, CacheIncomplete, NothingUsable, TooManyRejects
 from schemas.plan import ShardSpec
 from schemas.recipe import Recipe
 from schemas.reject import Reject
@@ -38,17 +39,22 @@ def finalize_cache(
 ) -> None:
     """Write what readers need; cache.json comes last and only if enough sources are usable.
 
-    TooManyRejects: none of the run's `sources` is usable, or too large a part was rejected. The
+    NothingUsable: none of the run's `sources`. TooManyRejects: too large a part was rejected. The
     rejects are written nevertheless.
     """
-    reject_rows: list[dict[str, object]] = [reject.to_row() for reject in account.rejects]
-    publish_rows(reject_rows, REJECT_SCHEMA, layout.rejects, scratch=layout.scratch)
+    write_rejects(account, layout)
     own = Account(outcomes={s.identity: account.outcomes[s.identity] for s in sources})
     if own.num_cached or not account.num_cached:
         check_reject_rate(own, layout, max_reject_rate=max_reject_rate)
     _write_index(layout, recipe, stamps, account, sidecars)
     # Nothing of this run is usable, and what there was before is as good as it was.
     check_reject_rate(own, layout, max_reject_rate=max_reject_rate)
+
+
+def write_rejects(account: Account, layout: CacheLayout) -> None:
+    """The table of rejects, for `pipeline rejects`. StorageError."""
+    rows: list[dict[str, object]] = [reject.to_row() for reject in account.rejects]
+    publish_rows(rows, REJECT_SCHEMA, layout.rejects, scratch=layout.scratch)
 
 
 def _write_index(
@@ -107,31 +113,58 @@ def read_committed(specs: Sequence[ShardSpec], layout: CacheLayout) -> list[Side
     return sidecars
 
 
-def account_for(probes: Sequence[Probe], sidecars: Sequence[Sidecar]) -> Account:
-    """One outcome for every source: cached, or one reject.
+def account_for(
+    probes: Sequence[Probe], sidecars: Sequence[Sidecar], *, pending: Collection[str] = ()
+) -> Account:
+    """One outcome for every source: cached, or one reject, the newest.
 
-    Sources of equal content share the outcome of their video.
+    Sources of equal content share the outcome of their video. Those of `pending` videos, which are
+    still to be built, are left out unless a part of them is cached.
     """
     cached = {entry.video_id for sidecar in sidecars for entry in sidecar.samples}
     failed: dict[str, Reject] = {}
     for sidecar in sidecars:
         for reject in sidecar.rejects:
-            failed.setdefault(reject.video_id, reject)
+            failed[reject.video_id] = reject
     outcomes: dict[tuple[str, str, float, float], Reject | None] = {}
     for probe in probes:
         outcome = probe.reject
         if outcome is None and probe.video_id not in cached:
+            if probe.video_id in pending:
+                continue
             # A source that is neither cached nor rejected is lost: a bug, so let it be a KeyError.
             outcome = replace(failed[probe.video_id], uri=probe.source.uri)
         outcomes[probe.source.identity] = outcome
     return Account(outcomes=outcomes)
 
 
+def account_so_far(
+    probes: Sequence[Probe], committed: Sequence[Sidecar], todo: Sequence[ShardSpec]
+) -> Account:
+    """The outcomes that are certain while `todo` is still to be built."""
+    pending = {piece.video_id for spec in todo for piece in spec.pieces}
+    return account_for(probes, committed, pending=pending)
+
+
+@contextlib.contextmanager
+def rejects_told(
+    specs: Sequence[ShardSpec], probes: Sequence[Probe], layout: CacheLayout
+) -> Iterator[None]:
+    """Where a run is stopped for its rejects, `pipeline rejects` tells of those that are known."""
+    try:
+        yield
+    except TooManyRejects:
+        committed = layout.committed()
+        todo = [spec for spec in specs if spec.name not in committed]
+        write_rejects(account_so_far(probes, read_committed(specs, layout), todo), layout)
+        raise
+
+
 def check_reject_rate(account: Account, layout: CacheLayout, *, max_reject_rate: float) -> None:
-    """TooManyRejects: the rate is above the limit, or nothing at all is usable."""
+    """TooManyRejects: the rate is above the limit. NothingUsable: not one source is."""
     reasons = commonest_reasons(account.rejects, limit=3)
     if account.num_cached == 0:
-        raise TooManyRejects(
+        raise NothingUsable(
             f"none of {len(account.outcomes)} sources is usable: {reasons}",
             hint=f"see: pipeline rejects {layout.root}",
         )
@@ -166,6 +199,7 @@ def _describe(
             "sources": len(account.outcomes),
             "cached": account.num_cached,
             "rejected": len(account.rejects),
+            "retryable": account.num_retryable,
             "videos": len({entry.video_id for entry in samples}),
             "samples": len(samples),
             "frames": sum(entry.num_frames for entry in samples),

@@ -72,6 +72,12 @@ class CacheLayout:
         names = [name for name in list_sizes(folder) if _EXTENSION.fullmatch(name)]
         return [folder / name for name in sorted(names)]
 
+    def extension(self, folder: Place, number: int | None) -> Place:
+        """The file of plan/ or probes/ with a number; None: of the next one."""
+        if number is None:
+            return self.next_extension(folder)
+        return folder / f"{number:019d}.parquet"
+
     def next_extension(self, folder: Place) -> Place:
         """The name of the next file of plan/ or probes/."""
         taken = [int(path.stem) for path in self.extensions(folder)]

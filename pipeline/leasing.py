@@ -18,7 +18,7 @@ from types import TracebackType
 from pipeline.patience import patiently
 from pipeline.places import Place, create, list_sizes, read_bytes
 from pipeline.storage import delete, storage_errors
-from schemas.errors import CacheError, UsageError
+from schemas.errors import CacheError, CacheHeld, UsageError
 
 LEASE_SECONDS = 180.0
 """How long a run that died holds the lock. Clocks of machines may differ by a part of it."""
@@ -72,7 +72,7 @@ class Lease:
         self._renewing = threading.Thread(target=self._renew, daemon=True, name="lease")
 
     def __enter__(self) -> Lease:
-        """UsageError: another run holds it. StorageError."""
+        """CacheHeld: another run holds it. StorageError."""
         with storage_errors(self._folder):
             last = self._newest()
             held_by = Holder.from_json(read_bytes(self._path(last))) if last >= 0 else None
@@ -130,10 +130,10 @@ class Lease:
         path = self._path(self._number)
         patiently(lambda: path.write_bytes(holder.to_json()))
 
-    def _refusal(self, holder: Holder | None) -> UsageError:
+    def _refusal(self, holder: Holder | None) -> CacheHeld:
         who = f": {holder}" if holder is not None else ""
         hint = "wait until it has ended"
         if holder is not None:
             left = holder.expires - time.time()
             hint += f"; if it was killed, its lock ends in {left:.0f} s"
-        return UsageError(f"{self._what}: another run is at work on this cache{who}", hint=hint)
+        return CacheHeld(f"{self._what}: another run is at work on this cache{who}", hint=hint)

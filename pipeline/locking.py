@@ -15,7 +15,7 @@ from pipeline.leasing import Holder, Lease
 from pipeline.places import Place, list_sizes
 from pipeline.run_folder import RunFolder
 from pipeline.storage import storage_errors
-from schemas.errors import UsageError
+from schemas.errors import CacheHeld, UsageError
 
 OWNER = "owner.json"
 """In the scratch folder of a local cache: who holds it."""
@@ -34,9 +34,9 @@ class Hold:
 def hold_cache(layout: CacheLayout) -> Iterator[Hold]:
     """Hold the cache's folder, made if need be, and give a folder for this run.
 
-    A local lock goes with the process, however it ends; one in an object store expires. UsageError:
-    another run holds the cache, or the folder holds something else. StorageError: it cannot be
-    written.
+    A local lock goes with the process, however it ends; one in an object store expires. CacheHeld:
+    another run holds the cache. UsageError: the folder holds something else. StorageError: it
+    cannot be written.
     """
     with storage_errors(layout.root):
         _check_folder(layout)
@@ -64,7 +64,7 @@ def _flock(root: Path, scratch: Path) -> Iterator[Callable[[], None]]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise UsageError(
+                raise CacheHeld(
                     f"{root}: another run is at work on this cache{_owner(scratch)}",
                     hint="wait until it has ended",
                 ) from error

@@ -45,7 +45,9 @@ class RunOptions:
     fetch_bytes: int = FETCH_BYTES
     """Of remote videos on a worker's disk, but for one file that may be beyond it."""
     max_reject_rate: float = 1.0
-    """In [0, 1]; a run with more rejects writes no cache.json."""
+    """In [0, 1]; a run with more rejects stops early and writes no cache.json."""
+    keep_encoders: bool = False
+    """Leave the encoders loaded for the next run in this process; for one worker."""
     beam_arguments: tuple[str, ...] = ()
     """Handed on to Beam as they are."""
 

@@ -172,8 +172,12 @@ def write_plan(
     *,
     recipe: Recipe,
     stamps: Mapping[str, Mapping[str, Any]],
+    number: int | None = None,
 ) -> None:
-    """Add one immutable file of ShardSpecs; it carries the recipe, whatever becomes of the run."""
+    """Add one immutable file of ShardSpecs; it carries the recipe, whatever becomes of the run.
+
+    It has the next number, or the one given.
+    """
     rows = (row for spec in specs for row in spec.to_rows())
     made_by = json.dumps(
         {
@@ -183,7 +187,7 @@ def write_plan(
         }
     )
     schema = PLAN_SCHEMA.with_metadata({"made_by": made_by})
-    publish_rows(rows, schema, layout.next_extension(layout.plan), scratch=layout.scratch)
+    publish_rows(rows, schema, layout.extension(layout.plan, number), scratch=layout.scratch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

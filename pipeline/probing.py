@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,13 @@ from pipeline.answers import Nonsense, flag, mapping, number, text, whole
 from pipeline.fetching import local_file
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
-from pipeline.source_files import FileState, content_sha256, size_and_time, states_of
+from pipeline.source_files import (
+    FileState,
+    content_sha256,
+    is_readable,
+    size_and_time,
+    states_of,
+)
 from pipeline.storage import publish_rows, read_table, table_rows
 from schemas.errors import CacheDamaged, VideoError
 from schemas.recipe import DecodeLimits
@@ -112,24 +118,45 @@ def _check_span(probe: Probe) -> None:
         raise VideoError("span_outside", detail)
 
 
-def select_unprobed(sources: Iterable[Source], known: Iterable[Probe]) -> list[Source]:
+def select_unprobed(
+    sources: Iterable[Source], known: Iterable[Probe], *, retry: Collection[str] = ()
+) -> list[Source]:
     """The sources that have to be looked at (again).
 
     Those without a probe, those whose file has another size or time than when probed, and those
-    rejected for what may be otherwise now: an id that conflicted, a file that could not be read. A
-    good probe stands when its file has gone.
+    rejected for what may be otherwise now: an id that conflicted, a file that could not be read, a
+    reason in `retry`. A good probe stands when its file has gone.
     """
     seen = {probe.source.identity: probe for probe in known}
     sources = list(sources)
     states = states_of(source.uri for source in sources if source.identity in seen)
     return [
-        source for source in sources if _is_stale(seen.get(source.identity), states.get(source.uri))
+        source
+        for source in sources
+        if _is_stale(source, seen.get(source.identity), states.get(source.uri), retry=retry)
     ]
 
 
-def _is_stale(probe: Probe | None, now: FileState | VideoError | None) -> bool:
-    if probe is None or (probe.reject is not None and probe.reject.stage == "plan"):
+def select_changed(fresh: Iterable[Probe], known: Iterable[Probe]) -> list[Probe]:
+    """The fresh probes that tell something new: a table grows by these only."""
+    seen = {probe.source.identity: probe for probe in known}
+    return [probe for probe in fresh if seen.get(probe.source.identity) != probe]
+
+
+def _is_stale(
+    source: Source,
+    probe: Probe | None,
+    now: FileState | VideoError | None,
+    *,
+    retry: Collection[str],
+) -> bool:
+    if probe is None:
         return True
+    if probe.reject is not None:
+        if probe.reject.stage == "plan" or probe.reject.reason in retry:
+            return True
+        if probe.reject.reason == "unreadable" and is_readable(source.uri):
+            return True
     if isinstance(now, VideoError):
         return probe.reject is not None and probe.reject.reason != now.reason
     return now != (probe.size_bytes, probe.mtime_ns)
@@ -148,8 +175,10 @@ def read_probes(layout: CacheLayout) -> list[Probe]:
     return [newest[identity] for identity in sorted(newest)]  # type: ignore[type-var]
 
 
-def write_probes(probes: Iterable[Probe], layout: CacheLayout) -> None:
-    """Add one immutable file of probes."""
+def write_probes(
+    probes: Iterable[Probe], layout: CacheLayout, *, number: int | None = None
+) -> None:
+    """Add one immutable file of probes, under the next number unless it has one of its own."""
     rows = (probe_to_row(probe) for probe in sorted(probes, key=lambda p: p.source.identity))
-    final = layout.next_extension(layout.probes)
+    final = layout.extension(layout.probes, number)
     publish_rows(rows, PROBE_SCHEMA, final, scratch=layout.scratch)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.settling import Content, piece_content, probe_content
@@ -18,24 +19,47 @@ AWAY = ("not_found", "unreadable", "source_changed")
 
 
 def pieces_back(
-    specs: Iterable[ShardSpec], sidecars: Iterable[Sidecar], probes: Sequence[Probe]
+    specs: Iterable[ShardSpec],
+    sidecars: Iterable[Sidecar],
+    probes: Sequence[Probe],
+    *,
+    retry: Collection[str] = (),
+    video_ids: Collection[str] = (),
 ) -> list[Piece]:
-    """Pieces of which nothing was cached because their file was away, and now is there again.
+    """Pieces to do again: nothing of them was cached, and their file is there.
 
-    Of a piece that was planned several times the last outcome counts.
+    Those whose file was away, and those of `video_ids` that were rejected for a reason in `retry`.
+    Of a piece that was planned several times the last outcome counts; one that is planned and not
+    yet built is not planned once more.
     """
-    planned = {spec.name: spec for spec in specs}
-    lost: dict[tuple[str, int], Piece] = {}
-    for sidecar in sidecars:
-        away = {reject.video_id for reject in sidecar.rejects if reject.reason in AWAY}
-        for piece in planned[sidecar.name].pieces:
-            lost.pop((piece.video_id, piece.first_clip), None)
-            if piece.video_id in away:
-                lost[piece.video_id, piece.first_clip] = piece
-    states = states_of(piece.uri for piece in lost.values())
+    committed = {sidecar.name: sidecar for sidecar in sidecars}
+    lost: dict[tuple[str, int], tuple[Piece, str]] = {}
+    times: Counter[tuple[str, int, str]] = Counter()
+    for spec in specs:
+        sidecar = committed.get(spec.name)
+        reasons = {r.video_id: r.reason for r in sidecar.rejects} if sidecar else {}
+        for piece in spec.pieces:
+            place = piece.video_id, piece.first_clip
+            lost.pop(place, None)
+            if piece.video_id in reasons:
+                lost[place] = piece, reasons[piece.video_id]
+                times[*place, reasons[piece.video_id]] += 1
+    asked, ids = frozenset(retry), frozenset(video_ids)
+    again = [
+        piece
+        for place, (piece, reason) in lost.items()
+        if _comes_back(reason, times=times[*place, reason])
+        or (reason in asked and piece.video_id in ids)
+    ]
+    states = states_of(piece.uri for piece in again)
     places = _places(probes)
-    there = [_follow(piece, places, states) for piece in lost.values()]
+    there = [_follow(piece, places, states) for piece in again]
     return [piece for piece in there if _is_there(piece, states)]
+
+
+def _comes_back(reason: str, *, times: int) -> bool:
+    # A file that can be found and not read would be planned by every run.
+    return reason in AWAY and (reason != "unreadable" or times == 1)
 
 
 def follow_moves(specs: Iterable[ShardSpec], probes: Sequence[Probe]) -> list[ShardSpec]:

@@ -31,8 +31,12 @@ class RunReport:
     bytes: int
     missing: int
     """Clips of cached videos that could not be cached in this run; the sidecars say why."""
+    sources: int
+    """Of this run."""
     rejected: int
     """Sources of this run that are among the rejects, now or from before."""
+    retryable: int
+    """Those of `rejected` that may succeed later although their file is the same."""
     skipped: int
     """Sources of this run that needed no work: cached before, or copies of another."""
     seconds: float
@@ -74,7 +78,9 @@ class RunReport:
                 for gap in sidecar.missing
                 if gap.video_id in cached
             ),
+            sources=len(sources),
             rejected=len(rejects),
+            retryable=sum(1 for reject in rejects if reject.retryable),
             skipped=max(0, len(sources) - len(rejects) - len(cached)),
             seconds=round(seconds, 3),
             fingerprint=fingerprint,
@@ -85,7 +91,7 @@ class RunReport:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All but the rejects and what is missing, of which the cache itself tells."""
+        """All but the sources, the rejects and what is missing, of which the cache itself tells."""
         stages = {
             "bottleneck": self._bottleneck_json(),
             "workers": self.measured.num_workers,
@@ -98,7 +104,7 @@ class RunReport:
         return {"report": self._facts(), "bottleneck": self._bottleneck_json()}
 
     def _facts(self) -> dict[str, Any]:
-        told = {"rejects", "missing", "measured", "bottleneck"}
+        told = {"sources", "rejects", "missing", "measured", "bottleneck"}
         names = [field.name for field in fields(self) if field.name not in told]
         return {name: getattr(self, name) for name in names}
 

@@ -13,7 +13,7 @@ import signal
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class RunFolder:
     def create(cls, scratch: Path, *, place: str = "") -> RunFolder:
         """A new folder under `scratch`."""
         folder = cls(scratch / f"run-{uuid.uuid4().hex}", place=place, key=os.urandom(32))
-        for name in ("probes", "progress", "shards", "errors", "workers", "claims"):
+        for name in ("probes", "progress", "shards", "errors", "workers", "claims", "rejects"):
             (folder.path / name).mkdir(parents=True)
         return folder
 
@@ -127,6 +127,15 @@ class RunFolder:
                     probes[probe.source.identity] = probe
         return list(probes.values())
 
+    def write_rejects(self, shard: str, reasons: Mapping[str, int]) -> None:
+        """Tell how many videos of a shard were rejected, by reason; twice is as good as once."""
+        with storage_errors(self.place):
+            self._replace("rejects", reasons, name=shard)
+
+    def rejects(self) -> Counter[str]:
+        """The sum over all shards that were told of."""
+        return self._sum("rejects")
+
     @contextlib.contextmanager
     def reported_errors(self) -> Iterator[None]:
         """Leave an error for the owner of the run: an engine hands on text only."""
@@ -164,6 +173,12 @@ class RunFolder:
     def totals(self) -> Counter[str]:
         """The counts of `measured`."""
         return self.measured().counts
+
+    def _sum(self, kind: str) -> Counter[str]:
+        totals: Counter[str] = Counter()
+        for path in (self.path / kind).glob("*.json"):
+            totals.update(json.loads(path.read_text()))
+        return totals
 
     def _replace(self, kind: str, fields: Any, *, name: str = "") -> None:
         path = self.path / kind / f"{name or os.getpid()}.json"

@@ -125,6 +125,18 @@ def content_sha256(uri: str) -> str:
         raise VideoError("unreadable", error.strerror or str(error)) from error
 
 
+def is_readable(uri: str) -> bool:
+    """Whether the first byte of a regular file can be read; of a remote one, whether it is there."""
+    try:
+        size_and_time(uri)  # opening a pipe would wait for a writer
+        if not is_remote(uri):
+            with to_path(uri).open("rb") as file:
+                file.read(1)
+    except (OSError, ValueError, VideoError):
+        return False
+    return True
+
+
 def check_unchanged(uri: str, state: FileState, *, cause: VideoError | None = None) -> None:
     """VideoError: source_changed since the file had this size and time; gone is not changed."""
     try:

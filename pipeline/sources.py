@@ -18,7 +18,7 @@ from pipeline.listing import look_up, read_remote, walk
 from pipeline.signing import learn, to_public
 from pipeline.source_files import is_remote, to_path, to_uri
 from pipeline.stores import open_store
-from schemas.errors import SourceError
+from schemas.errors import NoSources, SourceError
 from schemas.video import Source
 
 _VIDEO_EXTENSIONS = (
@@ -53,8 +53,8 @@ def read_sources(arguments: Iterable[str], *, limit: int | None = None) -> Sourc
     """The sources that the arguments name; the first `limit` of them.
 
     A file is a list of sources by its extension (txt, csv, tsv, jsonl, parquet), else a video; "-"
-    is a list of paths on stdin. SourceError: a path that does not exist, a list that cannot be
-    read, or no source at all.
+    is a list of paths on stdin. SourceError: a path that does not exist, or a list that cannot be
+    read. NoSources: no source at all.
     """
     found: dict[Any, Source] = {}
     num_ignored = 0
@@ -65,7 +65,7 @@ def read_sources(arguments: Iterable[str], *, limit: int | None = None) -> Sourc
             found.setdefault(source.identity, source)
     if not found:
         ignored_too = f"; {num_ignored} other files were ignored" if num_ignored else ""
-        raise SourceError(
+        raise NoSources(
             f"no video in {', '.join(arguments)}{ignored_too}",
             hint="name files outright to try them whatever their extension",
         )
@@ -97,7 +97,7 @@ def _read_argument(argument: str) -> tuple[list[Source], int]:
         if matches:
             results = [_read_argument(match) for match in matches]
             return [s for sources, _ in results for s in sources], sum(n for _, n in results)
-        raise SourceError(f"{argument}: no file matches")
+        raise NoSources(f"{argument}: no file matches")
     raise SourceError(f"{argument}: no such file or folder")
 
 
@@ -137,7 +137,7 @@ def _is_list(name: str, *, where: str) -> bool:
 
 def _nonempty(sources: list[Source], path: Path | str) -> list[Source]:
     if not sources:
-        raise SourceError(f"{path}: the list is empty")
+        raise NoSources(f"{path}: the list is empty")
     return sources
 
 

@@ -15,9 +15,10 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
 from pipeline.beam_metrics import BeamMetrics
-from pipeline.encoding import load_encoders
 from pipeline.jail import DecoderProcess
+from pipeline.keeping import encoders_of
 from pipeline.layout import CacheLayout
+from pipeline.limiting import RejectLimit
 from pipeline.options import RunOptions
 from pipeline.places import to_place
 from pipeline.planning import read_plan
@@ -82,6 +83,7 @@ class BuildShards(beam.PTransform):  # type: ignore[misc]
     stamps: dict[str, dict[str, Any]]
     """Of the encoders that the run began with."""
     options: RunOptions
+    limit: RejectLimit
 
     def expand(self, specs: Any) -> Any:
         return specs | beam.ParDo(_BuildShard(self))
@@ -166,10 +168,11 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
             measures = ProgressCounter(settings.run_folder)
             try:
                 with measures.timed("load"):
-                    encoders = load_encoders(
+                    encoders = encoders_of(
                         settings.recipe,
                         stamps=settings.stamps,
                         runtime=settings.options.runtime(settings.run_folder),
+                        keep=settings.options.keep_encoders,
                     )
             except BaseException:
                 pool.close()
@@ -190,12 +193,15 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
             measures.flush()
 
     def process(self, spec: ShardSpec) -> Iterator[str]:
-        with self._settings.run_folder.reported_errors():
+        limit, run_folder = self._settings.limit, self._settings.run_folder
+        with run_folder.reported_errors():
+            limit.check(run_folder)
             try:
-                name = build_shard(spec, tools=self._tools).name
+                sidecar = build_shard(spec, tools=self._tools)
             finally:
                 self._metrics.tell()
-        yield name
+            limit.count(sidecar, spec, run_folder)
+            yield sidecar.name
 
     def teardown(self) -> None:
         self._tools.pool.close()

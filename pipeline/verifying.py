@@ -358,6 +358,7 @@ def _check_counts(
             "sources": len(account.outcomes),
             "cached": account.num_cached,
             "rejected": len(account.rejects),
+            "retryable": account.num_retryable,
         }
     except KeyError as error:
         result.add("counts", layout.root, f"video {error} is neither cached nor rejected")

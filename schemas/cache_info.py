@@ -32,8 +32,8 @@ class CacheInfo:
     stamps: dict[str, dict[str, Any]]
     """Stream -> what its encoder says of itself."""
     counts: dict[str, int]
-    """sources = cached + rejected; videos, samples, frames, missing (clips that were planned and
-    are not there), shards, bytes."""
+    """sources = cached + rejected; retryable, of those rejected; videos, samples, frames, missing
+    (clips that were planned and are not there), shards, bytes."""
     shards: tuple[ShardEntry, ...]
     index_sha256: str
     tables: dict[str, str] = field(default_factory=dict)

@@ -4,11 +4,14 @@
     |- UsageError                  2       you: a path, a key or an option is wrong
     |  |- RecipeError              2       you: a field of the recipe
     |  |- SourceError              2       you: the list of sources cannot be read
+    |  |  `- NoSources             3       you: what was named holds no video
     |  |- WeightsError             2       you: a file of weights is missing or is another model's
     |  |- DeviceError              2       you: the GPU is not there or too small
     |  |- StorageError             2       you: the place cannot be written (read-only, full)
+    |  |- CacheHeld                2       you: wait, another run is at work on the cache
     |  `- WorkerDied               2       you: fewer workers, or a machine with more memory
     |- TooManyRejects              3       you: the input, or the limit
+    |  `- NothingUsable            3       you: the input
     |- CacheError                  4       the cache is damaged or incompatible
     |  |- CacheIncomplete          4       no cache.json: the run did not finish
     |  |- CacheDamaged             4       bytes on disk are not what was written
@@ -61,7 +64,13 @@ class RecipeError(UsageError):
 
 
 class SourceError(UsageError):
-    """The list of sources cannot be read, or names nothing."""
+    """The list of sources cannot be read."""
+
+
+class NoSources(SourceError):
+    """What was named can be read and holds no video: an empty folder or list."""
+
+    exit_code = 3
 
 
 class WeightsError(UsageError):
@@ -76,6 +85,10 @@ class StorageError(UsageError):
     """The cache's place cannot be read or written: missing, read-only or full."""
 
 
+class CacheHeld(UsageError):
+    """Another run is at work on the cache."""
+
+
 class WorkerDied(UsageError):
     """A worker process ended without a word, as one does that the system kills for its memory."""
 
@@ -84,6 +97,10 @@ class TooManyRejects(ReelcacheError):
     """More sources were rejected than the limit allows, or none was usable."""
 
     exit_code = 3
+
+
+class NothingUsable(TooManyRejects):
+    """None of the sources of a run is usable."""
 
 
 class CacheError(ReelcacheError):

@@ -30,6 +30,9 @@ REASONS: dict[str, tuple[str, bool]] = {
 }
 
 
+RETRYABLE = frozenset(reason for reason, (_, later) in REASONS.items() if later)
+
+
 def is_retryable(reason: str) -> bool:
     """Whether a later run may succeed although the source is the same. KeyError: unknown reason."""
     return REASONS[reason][1]

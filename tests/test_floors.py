@@ -23,6 +23,7 @@ ROOMS = {
     "apache_beam": {
         "pipeline.transforms",
         "pipeline.options",
+        "pipeline.streaming",
         "pipeline.beam_metrics",
         "beam_runner",
     },

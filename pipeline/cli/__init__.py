@@ -17,6 +17,7 @@ from schemas.settings import nearest
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:function, one line of help)
     "run": ("pipeline.cli.run:run", "Cache the features of videos; again to go on or to add."),
+    "watch": ("pipeline.cli.watch:watch", "Cache new videos as they arrive, pass after pass."),
     "demo": ("pipeline.cli.demo:demo", "See it work: on generated clips or on a folder of yours."),
     "inspect": ("pipeline.cli.inspecting:inspect", "Look into a cache, a shard or a sample."),
     "verify": ("pipeline.cli.verify:verify", "Check every byte of a cache; exit 1 on findings."),

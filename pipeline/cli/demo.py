@@ -85,7 +85,7 @@ def demo(
     if as_json:
         print_json(report.to_json() | {"recipe": name, "verified": result.ok})
         return 0 if result.ok else 1
-    print_report(report, num_sources=len(found.sources), num_ignored=found.num_ignored)
+    print_report(report, num_ignored=found.num_ignored)
     click.echo(f"\n$ pipeline verify {cache}")
     click.echo(
         f"{'ok' if result.ok else 'DAMAGED'}: {count_text(result.num_samples, 'sample')} in"

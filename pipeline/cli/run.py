@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.interrupting import end_when_told
+from pipeline.cli.retrying import RetryCommand, chosen_reasons, retry_option
 from pipeline.cli.show import (
     common_options,
     count_text,
@@ -24,12 +25,12 @@ from pipeline.cli.show import (
 from pipeline.layout import CacheLayout
 from pipeline.places import to_place
 from pipeline.source_files import is_remote, to_path
-from schemas.account import commonest_reasons
+from schemas.account import commonest_reasons, outlook
 from schemas.errors import UsageError
 from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pipeline.options import RunOptions
     from pipeline.report import RunReport
@@ -45,6 +46,7 @@ Examples:
   pipeline run list.csv cache/ --workers 8 --max-reject-rate 0.02
   pipeline run 'day1/*.mp4' clip.mov cache/ --set sampling.fps=1
   pipeline run s3://bucket/videos/ gs://bucket/cache
+  pipeline run --retry-rejects timed_out cache/
 
 SOURCES are files, folders, globs, or lists of sources: txt, csv, tsv, jsonl, parquet with the
 column uri and, if you like, id, start and end in seconds; paths in a list are relative to it.
@@ -52,7 +54,7 @@ column uri and, if you like, id, start and end in seconds; paths in a list are r
 What follows "--" goes to Beam."""
 
 
-@click.command(epilog=EPILOG, no_args_is_help=True)
+@click.command(cls=RetryCommand, epilog=EPILOG, no_args_is_help=True)
 @click.argument("paths", nargs=-1, metavar="SOURCES... CACHE")
 @click.option(
     "--recipe",
@@ -110,7 +112,7 @@ What follows "--" goes to Beam."""
     type=click.FloatRange(0, 1),
     default=1.0,
     show_default=True,
-    help="Finish no cache if a larger part of all its sources is rejected.",
+    help="Stop as soon as a larger part of all SOURCES is rejected; what is built is kept.",
 )
 @click.option(
     "--metrics",
@@ -119,6 +121,7 @@ What follows "--" goes to Beam."""
     help="Write how the run is getting on every few seconds: JSON lines, added to FILE; a FILE.prom"
     " holds the latest in Prometheus' text format. Repeatable.",
 )
+@retry_option
 @click.option("--limit", type=click.IntRange(min=1), help="Take the first N sources only.")
 @common_options
 @click.pass_obj
@@ -138,6 +141,7 @@ def run(
     compile: bool,  # noqa: A002 - the option's name
     max_reject_rate: float,
     metrics: tuple[str, ...],
+    retry_rejects: tuple[str, ...],
     limit: int | None,
     as_json: bool,
     quiet: bool,
@@ -149,23 +153,22 @@ def run(
     not done twice.
     """
     set_verbosity(quiet=quiet, loud=loud)
-    from encoders.weights import RANDOM
     from pipeline.options import RunOptions
     from pipeline.sources import read_sources
 
-    if len(paths) < 2:
+    retry = chosen_reasons(retry_rejects)
+    if len(paths) < (1 if retry else 2):
         raise UsageError("name SOURCES and, as the last argument, the CACHE folder")
     *sources, cache = paths
     cache = cache_path(cache)
     chosen = choose_recipe(
         CacheLayout(to_place(cache)), recipe, overrides=overrides, weights=weights
     )
-    made_up = [name for name, one in chosen.settings().items() if one.weights == RANDOM]
-    if made_up and not quiet:
-        click.echo(f"Random weights in {', '.join(made_up)}: the features mean nothing.", err=True)
-    found = read_sources(sources, limit=limit)
+    if not quiet:
+        warn_of_random(chosen)
+    found = read_sources(sources, limit=limit) if sources else None
     report = execute(
-        found.sources,
+        found.sources if found else None,
         chosen,
         cache=cache,
         options=RunOptions(
@@ -179,6 +182,7 @@ def run(
             beam_arguments=beam_arguments,
         ),
         metrics=metrics,
+        retry=retry,
         quiet=quiet,
         loud=loud,
     )
@@ -188,7 +192,16 @@ def run(
     if as_json:
         print_json(report.to_json())
     else:
-        print_report(report, num_sources=len(found.sources), num_ignored=found.num_ignored)
+        print_report(report, num_ignored=found.num_ignored if found else 0)
+
+
+def warn_of_random(recipe: Recipe) -> None:
+    """Say on stderr which of its encoders have random weights."""
+    from encoders.weights import RANDOM
+
+    names = [name for name, one in recipe.settings().items() if one.weights == RANDOM]
+    if names:
+        click.echo(f"Random weights in {', '.join(names)}: the features mean nothing.", err=True)
 
 
 def cache_path(text: str) -> str:
@@ -218,12 +231,13 @@ def choose_recipe(
 
 
 def execute(
-    sources: Sequence[Source],
+    sources: Sequence[Source] | None,
     recipe: Recipe,
     *,
     cache: str,
     options: RunOptions,
     metrics: Sequence[str] = (),
+    retry: Collection[str] = (),
     quiet: bool = False,
     loud: bool = False,
 ) -> RunReport:
@@ -238,13 +252,18 @@ def execute(
         Follower(cache=cache, files=files, quiet=quiet, loud=loud) as follower,
     ):
         report = beam_runner.run(
-            sources, recipe, cache_path=cache, options=options, watch=follower.watch
+            sources,
+            recipe,
+            cache_path=cache,
+            options=options,
+            retry=retry,
+            watch=follower.watch,
         )
         follower.result = report.to_metrics()
         return report
 
 
-def print_report(report: RunReport, *, num_sources: int, num_ignored: int) -> None:
+def print_report(report: RunReport, *, num_ignored: int) -> None:
     """The account of a run for people."""
     facts = []
     if report.videos or report.clips:
@@ -264,7 +283,8 @@ def print_report(report: RunReport, *, num_sources: int, num_ignored: int) -> No
         facts.append(("missing", f"{count_text(report.missing, 'clip')} of cached videos"))
     if report.rejected:
         reasons = commonest_reasons(report.rejects)
-        facts.append(("rejected", f"{report.rejected} of {num_sources} sources ({reasons})"))
+        facts.append(("rejected", f"{report.rejected} of {report.sources} sources ({reasons})"))
+        facts.append(("", outlook(report.rejects)))
     if num_ignored:
         facts.append(("ignored", f"{count_text(num_ignored, 'file')}, not media by extension"))
     facts.append(("time", duration_text(report.seconds)))
@@ -272,6 +292,9 @@ def print_report(report: RunReport, *, num_sources: int, num_ignored: int) -> No
         facts.append(("bound", report.bottleneck.text))
     facts.append(("cache", f"{report.cache} (fingerprint {report.fingerprint[:8]})"))
     facts.append(("look", f"pipeline inspect {shlex.quote(report.cache)}"))
+    if report.retryable:
+        again = f"pipeline run --retry-rejects {shlex.quote(report.cache)}"
+        facts.append(("again", again))
     print_facts(facts)
     if report.rejected:
         print_rejects(report)

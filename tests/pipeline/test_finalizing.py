@@ -238,6 +238,7 @@ class TestFinalize:
             "sources": 6,
             "cached": 4,
             "rejected": 2,
+            "retryable": 0,
             "videos": 3,
             "samples": 3,
             "frames": 12,

@@ -245,6 +245,7 @@ def test_run_twice_and_add(small_videos: Path, tmp_path: Path) -> None:
         "shards",
         "bytes",
         "rejected",
+        "retryable",
         "skipped",
         "seconds",
         "fingerprint",
@@ -278,7 +279,7 @@ def test_run_says_what_is_wrong(
     video, cache = str(small_videos / "first clip.mp4"), str(tmp_path / "cache")
     assert "no such file" in _failure(capsys, "run", str(tmp_path / "no"), cache, code=2)
     (tmp_path / "empty").mkdir()
-    assert "no video" in _failure(capsys, "run", str(tmp_path / "empty"), cache, code=2)
+    assert "no video" in _failure(capsys, "run", str(tmp_path / "empty"), cache, code=3)
     assert "did you mean" in _failure(capsys, "run", video, cache, "--recipe", "tinny", code=2)
     assert "fps" in _failure(capsys, "run", video, cache, "--set", "sampling.fpss=1", code=2)
     assert "must be > 0" in _failure(capsys, "run", video, cache, "--set", "sampling.fps=0", code=2)
@@ -299,15 +300,17 @@ def test_run_with_nothing_usable(
     assert "no cache.json" in _failure(capsys, "inspect", cache, code=4)
 
 
-def test_run_above_the_reject_rate_keeps_the_work(
+def test_a_run_above_the_reject_rate_stops_before_it_builds(
     small_videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["run", str(small_videos), str(tmp_path / "cache"), "-q"]
     err = _failure(capsys, *arguments, "--max-reject-rate", "0.1", code=3)
     assert "1 of 4 sources were rejected (25.0%, the limit is 10.0%): 1 not_a_video" in err
+    assert "the run was stopped early" in err
     assert not (tmp_path / "cache" / "cache.json").exists()
+    assert len(_json(capsys, "rejects", str(tmp_path / "cache"))) == 1
     report = _json(capsys, *arguments, "--max-reject-rate", "0.25")
-    assert (report["videos"], report["skipped"], report["rejected"]) == (0, 3, 1)
+    assert (report["videos"], report["skipped"], report["rejected"]) == (2, 1, 1)
     _failure(capsys, *arguments, "--max-reject-rate", "0.1", code=3)
 
 
