@@ -126,7 +126,7 @@ def content_sha256(uri: str) -> str:
 
 
 def is_readable(uri: str) -> bool:
-    """Whether the first byte of a regular file can be read; of a remote one, whether it is there."""
+    """Whether the first byte of a regular file can be read; whether a remote one is there."""
     try:
         size_and_time(uri)  # opening a pipe would wait for a writer
         if not is_remote(uri):

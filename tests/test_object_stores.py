@@ -330,11 +330,11 @@ class TestFaults:
         assert is_same(f"{scheme}://x/cache", local)
         assert verify_cache(f"{scheme}://x/cache", deep=True).findings == []
 
+    @pytest.mark.parametrize("first", [1, 2], ids=["probe", "build"])
     def test_a_source_that_was_away_is_cached_when_it_is_back(
-        self, faults: list[Fault], local: Path, tmp_path: Path
+        self, faults: list[Fault], local: Path, tmp_path: Path, first: int
     ) -> None:
-        # Fetched for its probe, and away when it is to be decoded.
-        faults.append(Fault("get_file", "unavailable", name="half", first=2, count=99))
+        faults.append(Fault("get_file", "unavailable", name="half", first=first, count=99))
         report = run(tmp_path / "cache", "faulty://x/v")
         (reject,) = report.rejects
         assert (reject.reason, reject.retryable) == ("unreadable", True)
