@@ -46,6 +46,7 @@ Examples:
   pipeline run list.csv cache/ --workers 8 --max-reject-rate 0.02
   pipeline run 'day1/*.mp4' clip.mov cache/ --set sampling.fps=1
   pipeline run s3://bucket/videos/ gs://bucket/cache
+  pipeline run list.csv gs://bucket/cache --runner dataflow --workers 20 -- --region us-central1 ...
   pipeline run --retry-rejects timed_out cache/
 
 SOURCES are files, folders, globs, or lists of sources: txt, csv, tsv, jsonl, parquet with the
@@ -71,17 +72,18 @@ What follows "--" goes to Beam."""
 @weights_option
 @click.option(
     "--runner",
-    type=click.Choice(["local"]),
     default="local",
     show_default=True,
-    help="Where the work is done.",
+    metavar="NAME",
+    help="Where the work is done: local, dataflow, flink, spark, prism, or beam:NAME; see"
+    " docs/engines.md.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Processes that encode; each has its own encoders and decoders.",
+    help="Processes that encode, each with its own encoders and decoders; on an engine at most.",
 )
 @click.option(
     "--decoders",
@@ -115,6 +117,20 @@ What follows "--" goes to Beam."""
     help="Stop as soon as a larger part of all SOURCES is rejected; what is built is kept.",
 )
 @click.option(
+    "--container", default="", metavar="IMAGE", help="What an engine's workers run; see deploy/."
+)
+@click.option(
+    "--accelerator",
+    default="",
+    metavar="TYPE",
+    help="What an engine's workers need, or none. [default: on dataflow"
+    " type:nvidia-l4;count:1;install-nvidia-driver]",
+)
+@click.option(
+    "--min-ram", default="", metavar="SIZE", help="Memory of an engine's workers, such as 16GB."
+)
+@click.option("--min-cpus", type=click.IntRange(min=1), help="Cores of an engine's workers.")
+@click.option(
     "--metrics",
     multiple=True,
     metavar="FILE",
@@ -131,7 +147,7 @@ def run(
     paths: tuple[str, ...],
     recipe: str | None,
     overrides: tuple[str, ...],
-    runner: str,  # noqa: ARG001 - one choice so far
+    runner: str,
     workers: int,
     decoders: int | None,
     weights: tuple[str, ...],
@@ -140,6 +156,10 @@ def run(
     fetch_bytes: float,
     compile: bool,  # noqa: A002 - the option's name
     max_reject_rate: float,
+    container: str,
+    accelerator: str,
+    min_ram: str,
+    min_cpus: int | None,
     metrics: tuple[str, ...],
     retry_rejects: tuple[str, ...],
     limit: int | None,
@@ -172,6 +192,7 @@ def run(
         chosen,
         cache=cache,
         options=RunOptions(
+            runner=runner,
             num_workers=workers,
             num_decoders=decoders,
             device=device,
@@ -179,6 +200,10 @@ def run(
             max_batch=batch,
             fetch_bytes=int(fetch_bytes),
             max_reject_rate=max_reject_rate,
+            accelerator=accelerator,
+            min_ram=min_ram,
+            min_cpus=min_cpus,
+            container=container,
             beam_arguments=beam_arguments,
         ),
         metrics=metrics,
