@@ -43,6 +43,7 @@ from tests.graphs import (
     beam_options,
     dataflow_job,
     leaves,
+    parse_options,
     portable_proto,
     used_environments,
 )
@@ -310,7 +311,7 @@ def test_an_unknown_option_is_named_whatever_may_be_logged() -> None:
     root.setLevel(logging.CRITICAL)
     try:
         with pytest.raises(UsageError, match=r"unknown: \['--macine_type=x'\]"):
-            beam_options(RunOptions(beam_arguments=("--macine_type=x",)), "build")
+            parse_options(["--macine_type=x"])
     finally:
         root.setLevel(level)
 
