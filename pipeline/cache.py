@@ -323,7 +323,7 @@ def read_info(layout: CacheLayout) -> CacheInfo:
     root = layout.root
     if isinstance(root, Path) and not root.is_dir():
         what = "is a file, not a cache" if root.exists() else "no such folder"
-        raise UsageError(f"{root}: {what}")
+        raise UsageError(f"{root}: {what}", hint="make one with: pipeline run SOURCES CACHE")
     try:
         text = read_bytes(layout.info).decode("utf-8")
     except FileNotFoundError as error:

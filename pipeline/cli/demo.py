@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.run import execute, print_report
+from pipeline.cli.reporting import print_report
+from pipeline.cli.run import execute
 from pipeline.cli.show import common_options, count_text, print_json, set_verbosity
 from pipeline.layout import CacheLayout
 from pipeline.storage import storage_errors
