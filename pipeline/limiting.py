@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.meeting import Meeting
 from schemas.account import Account
@@ -48,9 +48,11 @@ class RejectLimit:
         video_ids: Collection[str],
         max_rate: float,
         cache: str,
+        is_shared: bool = True,
     ) -> RejectLimit:
         """The limit of a run: `so_far` and `video_ids` are of its sources, `todo` is to be built.
 
+        `is_shared`: workers hear of each other's rejects; else the run is judged at its end.
         TooManyRejects: there are too many of them already.
         """
         others = {piece.video_id for spec in todo for piece in spec.pieces} - set(video_ids)
@@ -62,7 +64,7 @@ class RejectLimit:
             cache=cache,
         )
         limit._check(Counter())
-        return limit
+        return limit if is_shared else replace(limit, max_rate=1.0, uncounted=frozenset())
 
     def check(self, meeting: Meeting) -> None:
         """TooManyRejects: the workers together have met too many."""
