@@ -6,6 +6,7 @@ times all sources, it can only get worse, and the rest of the work would be for 
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -89,8 +90,9 @@ class RejectLimit:
             raise TooManyRejects(
                 f"{reasons.total()} of {self.num_sources} sources were rejected ({rate:.1%}, the"
                 f" limit is {self.max_rate:.1%}): {text}; the run was stopped early",
-                hint=f"see: pipeline rejects {self.cache}; what is built is kept: mend or leave out"
-                " these sources, or run again with a higher --max-reject-rate to go on",
+                hint=f"see: pipeline rejects {shlex.quote(self.cache)}; what is built is kept:"
+                " mend or leave out these sources, or run again with a higher --max-reject-rate to"
+                " go on",
             )
 
 
