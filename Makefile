@@ -34,6 +34,8 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.decode
 	$(BIN)/python -m benchmarks.encode
 	$(BIN)/python -m benchmarks.storage
+	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.scale
 
 # Tests and figures that need a GPU; without one it says so.
 gpu: $(READY)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from encoders.devices import choose_device
 from pipeline.encoding import audio_spec, stamp_streams, stream_specs
 from pipeline.finalizing import (
     account_for,
@@ -24,26 +23,27 @@ from pipeline.finalizing import (
     read_sidecars,
     rejects_told,
 )
+from pipeline.launching import open_root
 from pipeline.layout import CacheLayout
 from pipeline.limiting import RejectLimit
 from pipeline.locking import hold_cache
-from pipeline.options import RunOptions, open_root
-from pipeline.places import to_place
+from pipeline.meeting import Meeting, check_reachable, open_meeting
+from pipeline.options import RunOptions
+from pipeline.places import is_local, to_place
 from pipeline.planning import check_recipe, estimate_clip_bytes, extend_plan, read_plan, write_plan
 from pipeline.probing import read_probes, select_changed, select_unprobed, write_probes
 from pipeline.recovering import pieces_back
 from pipeline.report import RunReport
-from pipeline.run_folder import RunFolder
 from pipeline.settling import settle_ids
 from schemas.errors import UsageError
 from schemas.recipe import Recipe
 from schemas.video import Source
 
-Watch = Callable[[str, int, RunFolder], contextlib.AbstractContextManager[None]]
-"""(stage, how much there is to do, folder with the counts) -> a context that shows progress."""
+Watch = Callable[[str, int, Meeting], contextlib.AbstractContextManager[None]]
+"""(stage, how much there is to do, who has the counts) -> a context that shows progress."""
 
 
-def probe(root: Any, *, run_folder: RunFolder, recipe: Recipe) -> Any:
+def probe(root: Any, *, meeting: Meeting, recipe: Recipe) -> Any:
     """Headers and packets in, one small row a source out; a bad video is a row with a reject."""
     import apache_beam as beam
 
@@ -51,10 +51,10 @@ def probe(root: Any, *, run_folder: RunFolder, recipe: Recipe) -> Any:
 
     return (
         root
-        | "RunFolder" >> beam.Create([str(run_folder.path)])
+        | "Sources" >> beam.Create([meeting.sources_file])
         | "ReadSources" >> ReadSources()
-        | "ProbeVideos" >> ProbeVideos(recipe.limits, run_folder)
-        | "WriteProbes" >> WriteProbes(run_folder)
+        | "ProbeVideos" >> ProbeVideos(recipe.limits, meeting)
+        | "WriteProbes" >> WriteProbes(meeting)
     )
 
 
@@ -62,7 +62,7 @@ def build(
     root: Any,
     *,
     layout: CacheLayout,
-    run_folder: RunFolder,
+    meeting: Meeting,
     recipe: Recipe,
     stamps: dict[str, dict[str, Any]],
     options: RunOptions,
@@ -77,7 +77,7 @@ def build(
         root
         | "Cache" >> beam.Create([str(layout.root)])
         | "ReadPlan" >> ReadPlan()
-        | "BuildShards" >> BuildShards(recipe, layout, run_folder, stamps, options, limit)
+        | "BuildShards" >> BuildShards(recipe, layout, meeting, stamps, options, limit)
     )
 
 
@@ -98,18 +98,24 @@ def run(
 
     FingerprintMismatch: the cache was made by another recipe. TooManyRejects: see RunOptions.
     StorageError: the place cannot be written. CacheHeld: another run is at work on this cache.
-    WeightsError, DeviceError: the encoders cannot be loaded or run.
+    WeightsError, DeviceError: the encoders cannot be loaded or run. EngineError: see open_root.
     """
     began = time.monotonic()
     options = options or RunOptions()
-    options = replace(options, device=choose_device(options.device))
-    layout = CacheLayout(to_place(cache_path))
+    options = replace(options, device=options.choose_device())
+    place = to_place(cache_path)
+    if is_local(place) and not options.is_local:
+        place = place.absolute()  # workers have other working folders
+    layout = CacheLayout(place)
+    check_reachable(options, root=layout.root, sources=sources or ())
     if sources is None and not layout.extensions(layout.probes):
         raise UsageError(f"{layout.root}: no cache, so nothing was rejected", hint="name SOURCES")
     stamps = stamp_streams(recipe, device=options.device)
     fingerprint = recipe.fingerprint(stamps)
-    with hold_cache(layout) as hold:
-        run_folder = hold.run_folder
+    with (
+        hold_cache(layout) as hold,
+        open_meeting(layout, hold.run_folder, options=options) as meeting,
+    ):
         check_recipe(layout, recipe, stamps)
         planned = read_plan(layout)
 
@@ -121,14 +127,14 @@ def run(
             looked_at = list(sources)
         unprobed = select_unprobed(looked_at, known, retry=retry)
         if unprobed:
-            run_folder.write_sources(unprobed)
+            meeting.write_sources(unprobed)
             size = len(unprobed)
             with (
-                watch("probe", size, run_folder),
-                open_root(options, run_folder=run_folder, num_elements=size // 20) as root,
+                watch("probe", size, meeting),
+                open_root(options, meeting=meeting, stage="probe", num_elements=size // 20) as root,
             ):
-                probe(root, run_folder=run_folder, recipe=recipe)
-            fresh = settle_ids(run_folder.read_probes(), known=known, existing=planned)
+                probe(root, meeting=meeting, recipe=recipe)
+            fresh = settle_ids(meeting.read_probes(), known=known, existing=planned)
             if changed := select_changed(fresh, known):
                 write_probes(changed, layout)
         probes = read_probes(layout)
@@ -165,14 +171,18 @@ def run(
                     max_rate=options.max_reject_rate,
                     cache=str(layout.root),
                 )
+                if not options.is_local:  # its workers do not hear of each other's rejects
+                    limit = replace(limit, max_rate=1.0, uncounted=frozenset())
                 with (
-                    watch("build", sum(spec.num_clips for spec in todo), run_folder),
-                    open_root(options, run_folder=run_folder, num_elements=len(todo)) as root,
+                    watch("build", sum(spec.num_clips for spec in todo), meeting),
+                    open_root(
+                        options, meeting=meeting, stage="build", num_elements=len(todo)
+                    ) as root,
                 ):
                     build(
                         root,
                         layout=layout,
-                        run_folder=run_folder,
+                        meeting=meeting,
                         recipe=recipe,
                         stamps=stamps,
                         options=options,
@@ -180,7 +190,7 @@ def run(
                     )
 
         hold.check()
-        measured = run_folder.measured()
+        measured = meeting.measured()
         sidecars = read_sidecars(specs, layout)
         account = account_for(probes, sidecars)
         finalize_cache(

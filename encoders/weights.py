@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from encoders.fetching import fetch_weights, is_url
 from schemas.errors import WeightsError
 
 HUB, RANDOM = "hub", "random"
@@ -81,7 +82,7 @@ def weights_sha256(where: str, *, encoder: str, names: Sequence[str], hub: HubFi
 def find_weights(
     where: str, *, encoder: str, names: Sequence[str], hub: HubFiles | None
 ) -> Weights:
-    """The files that `where` means: a file, a folder, `hub` or `random`.
+    """The files that `where` means: a file, a folder, a URL of a file, `hub` or `random`.
 
     In a folder the first of `names` is taken, or the parts that a list of parts names.
     WeightsError: nothing is named or found; the hub cannot be reached.
@@ -90,6 +91,8 @@ def find_weights(
         return Weights(paths=())
     if where == HUB:
         return _download(encoder=encoder, hub=hub)
+    if is_url(where):
+        return Weights(paths=(fetch_weights(where, encoder=encoder),))
     try:
         return _find(Path(where).expanduser(), encoder=encoder, names=names, hub=hub)
     except (OSError, RuntimeError) as error:  # RuntimeError: ~ of a user that there is not

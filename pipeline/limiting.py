@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.run_folder import RunFolder
+from pipeline.meeting import Meeting
 from schemas.account import Account
 from schemas.errors import TooManyRejects
 from schemas.plan import ShardSpec
@@ -64,20 +64,20 @@ class RejectLimit:
         limit._check(Counter())
         return limit
 
-    def check(self, run_folder: RunFolder) -> None:
+    def check(self, meeting: Meeting) -> None:
         """TooManyRejects: the workers together have met too many."""
         if self.max_rate < 1:
-            self._check(run_folder.rejects())
+            self._check(meeting.rejects())
 
-    def count(self, sidecar: Sidecar, spec: ShardSpec, run_folder: RunFolder) -> None:
+    def count(self, sidecar: Sidecar, spec: ShardSpec, meeting: Meeting) -> None:
         """Add the rejects of a committed shard, once. TooManyRejects."""
         if self.max_rate == 1:
             return
         whole = {p.video_id for p in spec.pieces if p.first_clip == 0 and p.is_last}
         counted = [r for r in sidecar.rejects if r.video_id in whole - self.uncounted]
         if counted:
-            run_folder.write_rejects(spec.name, _reasons(counted))
-            self.check(run_folder)
+            meeting.write_rejects(spec.name, _reasons(counted))
+            self.check(meeting)
 
     def _check(self, during: Counter[str]) -> None:
         reasons = Counter(self.before) + during

@@ -235,6 +235,9 @@ class Measures:
         for reason, count in shard.rejects.items():
             self(rejects=count, **{REJECTS + reason: count})
 
+    def flush(self) -> None:
+        """Tell what is counted so far to whoever waits for it; here that is nobody."""
+
     def so_far(self) -> Measured:
         """What there is by now; what is still at work counts in `active_seconds` only."""
         now = time.perf_counter()

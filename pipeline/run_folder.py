@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import json
 import os
-import signal
 import time
 import uuid
 from collections import Counter
@@ -20,6 +19,7 @@ from typing import Any
 
 import schemas.errors
 from pipeline.measuring import Measured, Measures, ShardDone, sum_of_workers
+from pipeline.places import to_place
 from pipeline.storage import storage_errors
 from schemas.errors import ReelcacheError
 from schemas.tables import probe_from_row, probe_to_row
@@ -42,34 +42,19 @@ class RunFolder:
     def create(cls, scratch: Path, *, place: str = "") -> RunFolder:
         """A new folder under `scratch`."""
         folder = cls(scratch / f"run-{uuid.uuid4().hex}", place=place)
-        for name in ("probes", "progress", "shards", "errors", "workers", "claims", "rejects"):
+        for name in ("probes", "progress", "shards", "errors", "claims", "rejects"):
             (folder.path / name).mkdir(parents=True)
         return folder
 
     @property
-    def sources_path(self) -> Path:
-        return self.path / "sources.jsonl"
+    def sources_file(self) -> str:
+        """What `write_sources` writes."""
+        return str(self.path / "sources.jsonl")
 
     @property
     def workers_log(self) -> Path:
         """What engines print in their worker processes."""
         return self.path.absolute() / "workers.log"
-
-    @property
-    def death_note(self) -> Path:
-        """Where the exit code of a worker process stands that did not end well."""
-        return self.path.absolute() / "worker-died"
-
-    @property
-    def worker_pids(self) -> Path:
-        """A folder with a file for each worker process, named by its pid."""
-        return self.path.absolute() / "workers"
-
-    def kill_workers(self) -> None:
-        """End all worker processes of this run."""
-        for path in self.worker_pids.iterdir():
-            with contextlib.suppress(OSError):
-                os.kill(int(path.name), signal.SIGKILL)
 
     def claim_number(self) -> int:
         """0, 1, 2, ...: another one for each process that asks."""
@@ -81,15 +66,10 @@ class RunFolder:
 
     def write_sources(self, sources: Iterable[Source]) -> None:
         """One line a source, as a row of probes that has no facts yet. StorageError."""
-        with storage_errors(self.place), self.sources_path.open("w", encoding="utf-8") as file:
+        path = Path(self.sources_file)
+        with storage_errors(self.place), path.open("w", encoding="utf-8") as file:
             for source in sources:
                 file.write(encode_probe(Probe(source=source)) + "\n")
-
-    def read_sources(self) -> Iterator[Source]:
-        """What `write_sources` wrote."""
-        with self.sources_path.open(encoding="utf-8") as file:
-            for line in file:
-                yield decode_probe(line).source
 
     def write_probes(self, probes: Iterable[Probe]) -> str:
         """Add a file of probes, whole: its name. StorageError."""
@@ -135,7 +115,7 @@ class RunFolder:
         with contextlib.suppress(OSError):
             self._replace("errors", fields)
 
-    def reported_error(self) -> ReelcacheError | None:
+    def reported_error(self, _: Exception | None = None) -> ReelcacheError | None:
         """An error that a worker left, if any."""
         for path in sorted((self.path / "errors").glob("*.json")):
             fields = json.loads(path.read_text())
@@ -143,6 +123,14 @@ class RunFolder:
             error: ReelcacheError = cls(fields["message"], hint=fields["hint"])
             return error
         return _ERRORS_HERE.get(self.path)
+
+    def counter(self) -> ProgressCounter:
+        """For a worker to count with."""
+        return ProgressCounter(self)
+
+    def shard_log(self) -> ShardLog:
+        """For the owner to hear of committed shards."""
+        return ShardLog(self)
 
     def measured(self) -> Measured:
         """The sum of what all workers have counted and measured."""
@@ -218,6 +206,13 @@ class ShardLog:
             self._read_bytes[path.name] += len(whole) + len(newline)
             shards += [ShardDone(**json.loads(line)) for line in whole.splitlines()]
         return shards
+
+
+def read_source_file(path: str) -> Iterator[Source]:
+    """The sources in a file that `write_sources` wrote, wherever it lies."""
+    with to_place(path).open("r", encoding="utf-8") as file:
+        for line in file:
+            yield decode_probe(line).source
 
 
 def encode_probe(probe: Probe) -> str:

@@ -25,11 +25,11 @@ from apache_beam.transforms.window import FixedWindows
 from pipeline.encoding import audio_spec, stream_specs
 from pipeline.layout import CacheLayout
 from pipeline.limiting import RejectLimit
+from pipeline.meeting import Meeting
 from pipeline.options import RunOptions
 from pipeline.places import Place, list_sizes
 from pipeline.planning import estimate_clip_bytes, extend_plan, write_plan
 from pipeline.probing import write_probes
-from pipeline.run_folder import RunFolder
 from pipeline.settling import probe_content
 from pipeline.storage import read_table
 from pipeline.transforms import BuildShards, ProbeVideos
@@ -103,7 +103,7 @@ def build_stream(
     references: Any,
     *,
     layout: CacheLayout,
-    run_folder: RunFolder,
+    meeting: Meeting,
     recipe: Recipe,
     stamps: dict[str, dict[str, Any]],
     options: RunOptions,
@@ -113,7 +113,7 @@ def build_stream(
     unlimited = RejectLimit(
         num_sources=0, max_rate=1.0, before={}, uncounted=frozenset(), cache=str(layout.root)
     )
-    probes = references | "ProbeVideos" >> ProbeVideos(recipe.limits, run_folder)
+    probes = references | "ProbeVideos" >> ProbeVideos(recipe.limits, meeting)
     settled = probes | "Settle" >> SettleVideos()
     batches = settled | "Batch" >> BatchReferences(settings)
     specs = batches | "Plan" >> beam.ParDo(
@@ -122,7 +122,7 @@ def build_stream(
     return (
         specs
         | "Spread" >> beam.Reshuffle()
-        | "BuildShards" >> BuildShards(recipe, layout, run_folder, stamps, options, unlimited)
+        | "BuildShards" >> BuildShards(recipe, layout, meeting, stamps, options, unlimited)
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -19,13 +18,14 @@ from pipeline.jail import DecoderProcess
 from pipeline.keeping import encoders_of
 from pipeline.layout import CacheLayout
 from pipeline.limiting import RejectLimit
+from pipeline.meeting import Meeting
 from pipeline.options import RunOptions
 from pipeline.places import to_place
 from pipeline.planning import read_plan
 from pipeline.pool import DecoderPool
 from pipeline.probing import probe_source, read_probes
 from pipeline.recovering import follow_moves
-from pipeline.run_folder import ProgressCounter, RunFolder
+from pipeline.run_folder import read_source_file
 from pipeline.sharding import BuildTools, build_shard
 from schemas.plan import ShardSpec
 from schemas.recipe import DecodeLimits, Recipe
@@ -34,11 +34,10 @@ from schemas.video import Probe, Source
 
 @dataclass
 class ReadSources(beam.PTransform):  # type: ignore[misc]
-    """Path of a run folder -> Source."""
+    """Path or URL of a file of sources -> Source."""
 
     def expand(self, paths: Any) -> Any:
-        read = beam.FlatMap(lambda path: RunFolder(Path(path)).read_sources())
-        return paths | "Read" >> read | "Spread" >> beam.Reshuffle()
+        return paths | "Read" >> beam.FlatMap(read_source_file) | "Spread" >> beam.Reshuffle()
 
 
 @dataclass
@@ -46,20 +45,20 @@ class ProbeVideos(beam.PTransform):  # type: ignore[misc]
     """Source -> Probe; a bad video is a Probe with a reject."""
 
     limits: DecodeLimits
-    run_folder: RunFolder
+    meeting: Meeting
 
     def expand(self, sources: Any) -> Any:
-        return sources | beam.ParDo(_ProbeVideo(self.limits, self.run_folder))
+        return sources | beam.ParDo(_ProbeVideo(self.limits, self.meeting))
 
 
 @dataclass
 class WriteProbes(beam.PTransform):  # type: ignore[misc]
-    """Probe -> name of a file of probes in the run folder."""
+    """Probe -> name of a file of probes, for the owner to read."""
 
-    run_folder: RunFolder
+    meeting: Meeting
 
     def expand(self, probes: Any) -> Any:
-        return probes | beam.ParDo(_WriteProbes(self.run_folder))
+        return probes | beam.ParDo(_WriteProbes(self.meeting))
 
 
 @dataclass
@@ -76,7 +75,7 @@ class BuildShards(beam.PTransform):  # type: ignore[misc]
 
     recipe: Recipe
     layout: CacheLayout
-    run_folder: RunFolder
+    meeting: Meeting
     stamps: dict[str, dict[str, Any]]
     """Of the encoders that the run began with."""
     options: RunOptions
@@ -94,19 +93,23 @@ def _uncommitted(path: str) -> Iterable[ShardSpec]:
 
 
 class _ProbeVideo(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, limits: DecodeLimits, run_folder: RunFolder) -> None:
+    def __init__(self, limits: DecodeLimits, meeting: Meeting) -> None:
         self._limits = limits
-        self._run_folder = run_folder
+        self._meeting = meeting
 
     def setup(self) -> None:
         self._process = DecoderProcess(self._limits)
-        self._measures = ProgressCounter(self._run_folder)
+        self._measures = self._meeting.counter()
         self._metrics = BeamMetrics(self._measures)
         self._measures(probers=1)
 
     def process(self, source: Source) -> Iterator[Probe]:
-        with self._run_folder.reported_errors(), self._measures.timed("probe"):
-            probe = probe_source(source, limits=self._limits, process=self._process)
+        with self._meeting.reported_errors(), self._measures.timed("probe"):
+            try:
+                probe = probe_source(source, limits=self._limits, process=self._process)
+            except BaseException:
+                self.teardown()  # engines forget to, for a bundle that failed
+                raise
         yield probe
         if probe.reject is not None:
             self._measures.reject(probe.reject.reason)
@@ -122,8 +125,8 @@ class _ProbeVideo(beam.DoFn):  # type: ignore[misc]
 
 class _WriteProbes(beam.DoFn):  # type: ignore[misc]
     # Beam's own text files are found again by a glob, which brackets in the cache's path break.
-    def __init__(self, run_folder: RunFolder) -> None:
-        self._run_folder = run_folder
+    def __init__(self, meeting: Meeting) -> None:
+        self._meeting = meeting
 
     def start_bundle(self) -> None:
         self._probes: list[Probe] = []
@@ -132,8 +135,8 @@ class _WriteProbes(beam.DoFn):  # type: ignore[misc]
         self._probes.append(probe)
 
     def finish_bundle(self) -> Iterator[Any]:
-        with self._run_folder.reported_errors():
-            name = self._run_folder.write_probes(self._probes)
+        with self._meeting.reported_errors():
+            name = self._meeting.write_probes(self._probes)
         yield WindowedValue(name, 0, [GlobalWindow()])
 
 
@@ -143,7 +146,7 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
 
     def setup(self) -> None:
         settings = self._settings
-        with settings.run_folder.reported_errors():
+        with settings.meeting.reported_errors():
             pool = DecoderPool(
                 settings.recipe.limits,
                 num_processes=settings.options.decoders_per_worker,
@@ -154,13 +157,13 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
             if settings.recipe.audio is not None:
                 hearer = DecoderProcess(settings.recipe.limits)
                 hearer.spawn()
-            measures = ProgressCounter(settings.run_folder)
+            measures = settings.meeting.counter()
             try:
                 with measures.timed("load"):
                     encoders = encoders_of(
                         settings.recipe,
                         stamps=settings.stamps,
-                        runtime=settings.options.runtime(settings.run_folder),
+                        runtime=settings.options.runtime(settings.meeting),
                         keep=settings.options.keep_encoders,
                     )
             except BaseException:
@@ -181,14 +184,17 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
             measures.flush()
 
     def process(self, spec: ShardSpec) -> Iterator[str]:
-        limit, run_folder = self._settings.limit, self._settings.run_folder
-        with run_folder.reported_errors():
-            limit.check(run_folder)
+        limit, meeting = self._settings.limit, self._settings.meeting
+        with meeting.reported_errors():
+            limit.check(meeting)
             try:
                 sidecar = build_shard(spec, tools=self._tools)
+            except BaseException:
+                self.teardown()  # engines forget to, for a bundle that failed
+                raise
             finally:
                 self._metrics.tell()
-            limit.count(sidecar, spec, run_folder)
+            limit.count(sidecar, spec, meeting)
             yield sidecar.name
 
     def teardown(self) -> None:

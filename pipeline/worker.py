@@ -1,6 +1,6 @@
 """A worker process of a local run: Beam's own, which ends when its owner is gone.
 
-python -m pipeline.worker OWNER_PID FOLDER_OF_PIDS
+python -m pipeline.worker OWNER_PID
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ LOOK_SECONDS = 1.0
 
 
 def main() -> None:
-    """Leave the pid where the owner finds it, watch the owner, work."""
-    owner, pids = int(sys.argv[1]), Path(sys.argv[2])
-    (pids / str(os.getpid())).touch()
-    threading.Thread(target=_end_with, args=(owner,), daemon=True).start()
+    """Watch the owner, work."""
+    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     sys.argv = [BEAM_WORKER]
     runpy.run_module(BEAM_WORKER, run_name="__main__", alter_sys=True)
 

@@ -9,7 +9,8 @@
     |  |- DeviceError              2       you: the GPU is not there or too small
     |  |- StorageError             2       you: the place cannot be written (read-only, full)
     |  |- CacheHeld                2       you: wait, another run is at work on the cache
-    |  `- WorkerDied               2       you: fewer workers, or a machine with more memory
+    |  |- WorkerDied               2       you: fewer workers, or a machine with more memory
+    |  `- EngineError              2       you: the engine refused or lost the job, its log says why
     |- TooManyRejects              3       you: the input, or the limit
     |  `- NothingUsable            3       you: the input
     |- CacheError                  4       the cache is damaged or incompatible
@@ -91,6 +92,10 @@ class CacheHeld(UsageError):
 
 class WorkerDied(UsageError):
     """A worker process ended without a word, as one does that the system kills for its memory."""
+
+
+class EngineError(UsageError):
+    """An engine refused the job, could not be reached, or ended it for reasons of its own."""
 
 
 class TooManyRejects(ReelcacheError):

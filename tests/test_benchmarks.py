@@ -177,3 +177,31 @@ def test_without_a_gpu_it_is_said_in_one_sentence(
     said = capsys.readouterr().out
     assert said.startswith("There is no GPU")
     assert len(said.splitlines()) == 1
+
+
+def test_a_run_is_measured_as_a_whole(tmp_path: Path) -> None:
+    from benchmarks import run
+
+    scope = run.SCOPES["tiny"]
+    again = run.run_again(tmp_path, scope)
+    assert (again["num_videos"], len(list((tmp_path / "short-3").iterdir()))) == (3, 3)
+    assert 0 < again["cpu_seconds"] < 60
+    peaks = run.memory(tmp_path, scope)["peak_mb"]
+    assert all(50 < peak < 2000 for peak in peaks.values())
+
+
+def test_a_run_does_what_the_plain_loop_does(tmp_path: Path) -> None:
+    from benchmarks import run
+
+    run.plain_loop(run._short_videos(tmp_path, 2))
+
+
+def test_planning_and_finalizing_are_measured_at_any_size(tmp_path: Path) -> None:
+    from benchmarks import scale
+    from pipeline.layout import CacheLayout
+
+    plan, shards = CacheLayout(tmp_path / "plan"), CacheLayout(tmp_path / "finalize")
+    scale.prepare_plan(plan, 50)
+    assert scale.plan(plan, 50) > 20
+    scale.prepare_finalize(shards, 5)
+    assert scale.finalize(shards, 5) == 50

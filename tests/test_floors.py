@@ -21,11 +21,14 @@ JAIL = "pipeline.jailed"
 """What runs inside a decoder process."""
 ROOMS = {
     "apache_beam": {
-        "pipeline.transforms",
-        "pipeline.options",
         "pipeline.streaming",
-        "pipeline.beam_metrics",
         "beam_runner",
+        "pipeline.beam_metrics",
+        "pipeline.beam_options",
+        "pipeline.engine_meeting",
+        "pipeline.launching",
+        "pipeline.local_workers",
+        "pipeline.transforms",
     },
 }
 BANNED_NAMES = {"utils", "util", "common", "helpers", "types", "io", "inspect", "logging", "misc"}

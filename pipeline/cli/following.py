@@ -12,8 +12,8 @@ import click
 
 from pipeline.cli.progress import Display, open_display
 from pipeline.measuring import Measured
+from pipeline.meeting import Meeting, NewShards
 from pipeline.metrics_file import MetricsFile, Snapshot
-from pipeline.run_folder import RunFolder, ShardLog
 from schemas.errors import ReelcacheError
 
 POLL_SECONDS = 0.5
@@ -63,19 +63,19 @@ class Follower:
                 click.echo(f"Not all could be written: {file.complaint}", err=True)
 
     @contextlib.contextmanager
-    def watch(self, stage: str, total: int, run_folder: RunFolder) -> Iterator[None]:
+    def watch(self, stage: str, total: int, meeting: Meeting) -> Iterator[None]:
         """Follow `stage`, which has `total` sources or clips to do, while it runs."""
         if self._quiet and not self._files:
             yield
             return
         display = None if self._quiet else open_display(stage, total)
-        log = ShardLog(run_folder)
+        log = meeting.shard_log()
         done = threading.Event()
 
         def poll() -> None:
             while not done.wait(POLL_SECONDS):
                 with contextlib.suppress(OSError, ValueError):  # of a disk that is full, or slow
-                    self._look(stage, total, run_folder, log, display)
+                    self._look(stage, total, meeting, log, display)
 
         thread = threading.Thread(target=poll, name="follower", daemon=True)
         thread.start()
@@ -87,7 +87,7 @@ class Follower:
             done.set()
             thread.join()
             with contextlib.suppress(OSError, ValueError):
-                self._look(stage, total, run_folder, log, display)
+                self._look(stage, total, meeting, log, display)
             if display is not None:
                 if is_well:
                     display.show(self._measured, last=True)
@@ -97,11 +97,11 @@ class Follower:
         self,
         stage: str,
         total: int,
-        run_folder: RunFolder,
-        log: ShardLog,
+        meeting: Meeting,
+        log: NewShards,
         display: Display | None,
     ) -> None:
-        self._measured = run_folder.measured()
+        self._measured = meeting.measured()
         self._tell_shards(log, display)
         if display is not None:
             display.show(self._measured)
@@ -112,7 +112,7 @@ class Follower:
             for file in self._files:
                 file.tell_progress(snapshot)
 
-    def _tell_shards(self, log: ShardLog, display: Display | None) -> None:
+    def _tell_shards(self, log: NewShards, display: Display | None) -> None:
         for shard in log.new():
             for file in self._files:
                 file.tell_shard(shard)

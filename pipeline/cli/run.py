@@ -45,6 +45,7 @@ Examples:
   pipeline run videos/ cache/
   pipeline run list.csv cache/ --workers 8 --max-reject-rate 0.02
   pipeline run 'day1/*.mp4' clip.mov cache/ --set sampling.fps=1
+  pipeline run list.csv gs://bucket/cache --runner dataflow --workers 20 -- --region us-central1 ...
   pipeline run --retry-rejects timed_out cache/
 
 SOURCES are files, folders, globs, or lists of sources: txt, csv, tsv, jsonl, parquet with the
@@ -69,17 +70,18 @@ column uri and, if you like, id, start and end in seconds; paths in a list are r
 @weights_option
 @click.option(
     "--runner",
-    type=click.Choice(["local"]),
     default="local",
     show_default=True,
-    help="Where the work is done.",
+    metavar="NAME",
+    help="Where the work is done: local, dataflow, flink, spark, prism, or beam:NAME; see"
+    " docs/engines.md.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Processes that encode; each has its own encoders and decoders.",
+    help="Processes that encode, each with its own encoders and decoders; on an engine at most.",
 )
 @click.option(
     "--decoders",
@@ -106,6 +108,20 @@ column uri and, if you like, id, start and end in seconds; paths in a list are r
     help="Stop as soon as a larger part of all SOURCES is rejected; what is built is kept.",
 )
 @click.option(
+    "--container", default="", metavar="IMAGE", help="What an engine's workers run; see deploy/."
+)
+@click.option(
+    "--accelerator",
+    default="",
+    metavar="TYPE",
+    help="What an engine's workers need, or none. [default: on dataflow"
+    " type:nvidia-l4;count:1;install-nvidia-driver]",
+)
+@click.option(
+    "--min-ram", default="", metavar="SIZE", help="Memory of an engine's workers, such as 16GB."
+)
+@click.option("--min-cpus", type=click.IntRange(min=1), help="Cores of an engine's workers.")
+@click.option(
     "--metrics",
     multiple=True,
     metavar="FILE",
@@ -122,7 +138,7 @@ def run(
     paths: tuple[str, ...],
     recipe: str | None,
     overrides: tuple[str, ...],
-    runner: str,  # noqa: ARG001 - one choice so far
+    runner: str,
     workers: int,
     decoders: int | None,
     weights: tuple[str, ...],
@@ -130,6 +146,10 @@ def run(
     batch: int | None,
     compile: bool,  # noqa: A002 - the option's name
     max_reject_rate: float,
+    container: str,
+    accelerator: str,
+    min_ram: str,
+    min_cpus: int | None,
     metrics: tuple[str, ...],
     retry_rejects: tuple[str, ...],
     limit: int | None,
@@ -162,12 +182,17 @@ def run(
         chosen,
         cache=cache,
         options=RunOptions(
+            runner=runner,
             num_workers=workers,
             num_decoders=decoders,
             device=device,
             compile=compile,
             max_batch=batch,
             max_reject_rate=max_reject_rate,
+            accelerator=accelerator,
+            min_ram=min_ram,
+            min_cpus=min_cpus,
+            container=container,
             beam_arguments=beam_arguments,
         ),
         metrics=metrics,

@@ -30,8 +30,8 @@ weights_option = click.option(
     "--weights",
     multiple=True,
     metavar="[STREAM=]WHERE",
-    help="Where an encoder's weights are: a file, a folder, `hub` to download them, or `random` for"
-    " a trial; repeatable.",
+    help="Where an encoder's weights are: a file, a folder, a file's URL, `hub` to download"
+    " them, or `random` for a trial; repeatable.",
 )
 
 

@@ -7,7 +7,14 @@ import pytest
 
 from pipeline import run_folder as module
 from pipeline.measuring import ShardDone
-from pipeline.run_folder import ProgressCounter, RunFolder, ShardLog, decode_probe, encode_probe
+from pipeline.run_folder import (
+    ProgressCounter,
+    RunFolder,
+    ShardLog,
+    decode_probe,
+    encode_probe,
+    read_source_file,
+)
 from schemas import errors
 from schemas.errors import ReelcacheError, StorageError
 from schemas.video import Probe, Source
@@ -35,12 +42,12 @@ def test_sources_are_read_as_they_were_written(run_folder):
         Source(uri="file:///caf%E9.mp4", video_id="a b", start_seconds=-1.25, end_seconds=1 / 3),
     ]
     run_folder.write_sources(sources)
-    assert list(run_folder.read_sources()) == sources
+    assert list(read_source_file(run_folder.sources_file)) == sources
 
 
 def test_no_sources_are_none(run_folder):
     run_folder.write_sources([])
-    assert list(run_folder.read_sources()) == []
+    assert list(read_source_file(run_folder.sources_file)) == []
 
 
 def test_a_probe_is_one_line(run_folder):

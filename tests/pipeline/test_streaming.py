@@ -19,9 +19,10 @@ from apache_beam.transforms.window import TimestampedValue
 import beam_runner
 from pipeline.cache import open_cache
 from pipeline.encoding import stamp_streams
+from pipeline.launching import open_root
 from pipeline.layout import CacheLayout
 from pipeline.locking import hold_cache
-from pipeline.options import RunOptions, open_root
+from pipeline.options import RunOptions
 from pipeline.planning import read_plan
 from pipeline.probing import read_probes
 from pipeline.run_folder import RunFolder
@@ -77,7 +78,7 @@ def translated(read: Any, layout: CacheLayout) -> Any:
     build_stream(
         root | "Read" >> read,
         layout=layout,
-        run_folder=RunFolder(layout.scratch / "run"),
+        meeting=RunFolder(layout.scratch / "run"),
         recipe=TINY,
         stamps=stamp_streams(TINY),
         options=RunOptions(),
@@ -134,14 +135,14 @@ def test_a_bounded_stream_gives_the_samples_of_a_run(clips: ClipShelf, tmp_path:
     layout = CacheLayout(cache)
     with (
         hold_cache(layout) as hold,
-        open_root(RunOptions(), run_folder=hold.run_folder, num_elements=1) as root,
+        open_root(RunOptions(), meeting=hold.run_folder, stage="build", num_elements=1) as root,
     ):
         build_stream(
             root
             | beam.Create(sources)
             | beam.Map(lambda source: TimestampedValue(source, 1.8e9 + len(source.uri))),
             layout=layout,
-            run_folder=hold.run_folder,
+            meeting=hold.run_folder,
             recipe=TINY,
             stamps=stamp_streams(TINY),
             options=RunOptions(),

