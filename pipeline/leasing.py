@@ -15,6 +15,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 
+from pipeline.ending import undone_at_end
 from pipeline.places import Place, create, list_sizes, patiently, read_bytes
 from pipeline.storage import delete, storage_errors
 from schemas.errors import CacheError, CacheHeld, UsageError
@@ -69,6 +70,7 @@ class Lease:
         self._lost = ""
         self._ended = threading.Event()
         self._renewing = threading.Thread(target=self._renew, daemon=True, name="lease")
+        self._undoing = contextlib.ExitStack()
 
     def __enter__(self) -> Lease:
         """CacheHeld: another run holds it. StorageError."""
@@ -84,6 +86,7 @@ class Lease:
             for number in range(last, max(-1, last - 8), -1):
                 delete(self._path(number))
         self._renewing.start()
+        self._undoing.enter_context(undone_at_end(self._release))
         return self
 
     def __exit__(
@@ -92,6 +95,10 @@ class Lease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._undoing.close()
+        self._release()
+
+    def _release(self) -> None:
         self._ended.set()
         self._renewing.join()
         if not self._lost:
