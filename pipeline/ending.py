@@ -20,7 +20,13 @@ def undone_at_end(undo: Callable[[], object]) -> Iterator[None]:
     try:
         yield
     finally:
-        _UNDO.remove(undo)
+        with contextlib.suppress(ValueError):
+            _UNDO.remove(undo)
+
+
+def leave_all() -> None:
+    """Let `undo_all` undo nothing of what is pending."""
+    _UNDO.clear()
 
 
 def undo_all(*, within_seconds: float = UNDO_SECONDS) -> None:

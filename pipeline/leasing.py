@@ -67,6 +67,8 @@ class Lease:
         self._what = what
         self._holder = Holder.this_process()
         self._number = -1
+        self._renewed = 0.0
+        """By a clock that nobody sets."""
         self._lost = ""
         self._ended = threading.Event()
         self._renewing = threading.Thread(target=self._renew, daemon=True, name="lease")
@@ -76,11 +78,15 @@ class Lease:
         """CacheHeld: another run holds it. StorageError."""
         with storage_errors(self._folder):
             last = self._newest()
-            held_by = Holder.from_json(read_bytes(self._path(last))) if last >= 0 else None
+            try:
+                held_by = Holder.from_json(read_bytes(self._path(last))) if last >= 0 else None
+            except FileNotFoundError:  # deleted by a run that has just taken the next one
+                raise self._refusal(None) from None
             if held_by is not None and held_by.expires > time.time():
-                raise self._refusal(held_by)
+                raise self._refusal(held_by, path=self._path(last))
             self._number = last + 1
             self._holder = Holder.this_process()
+            self._renewed = time.monotonic()
             if not create(self._path(self._number), self._holder.to_json()):
                 raise self._refusal(None)
             for number in range(last, max(-1, last - 8), -1):
@@ -106,7 +112,10 @@ class Lease:
                 self._write(replace(self._holder, expires=0.0))
 
     def check(self) -> None:
-        """CacheError: the lock is another run's by now."""
+        """CacheError: the lock is another run's by now. StorageError."""
+        if not self._lost:
+            with storage_errors(self._folder):  # the thread that renews may have slept for hours
+                self._look()
         if self._lost:
             raise CacheError(
                 f"{self._what}: {self._lost}", hint="run again; what is committed is kept"
@@ -115,15 +124,20 @@ class Lease:
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_SECONDS):
             try:
-                if self._newest() > self._number:
-                    self._lost = "another run has taken over the lock"
+                self._look()
+                if self._lost:
                     return
                 self._holder = replace(self._holder, expires=time.time() + LEASE_SECONDS)
                 self._write(self._holder)
+                self._renewed = time.monotonic()
             except OSError as error:
-                if time.time() > self._holder.expires:
+                if time.monotonic() - self._renewed > LEASE_SECONDS:
                     self._lost = f"the lock could not be renewed: {error}"
                     return
+
+    def _look(self) -> None:
+        if self._newest() > self._number:
+            self._lost = "another run has taken over the lock"
 
     def _newest(self) -> int:
         numbers = [name.removesuffix(".json") for name in list_sizes(self._folder)]
@@ -136,10 +150,12 @@ class Lease:
         path = self._path(self._number)
         patiently(lambda: path.write_bytes(holder.to_json()))
 
-    def _refusal(self, holder: Holder | None) -> CacheHeld:
+    def _refusal(self, holder: Holder | None, *, path: Place | None = None) -> CacheHeld:
         who = f": {holder}" if holder is not None else ""
         hint = "wait until it has ended"
         if holder is not None:
             left = holder.expires - time.time()
             hint += f"; if it was killed, its lock ends in {left:.0f} s"
+            if left > LEASE_SECONDS + 1:
+                hint += f" by this machine's clock, which differs from the other's: delete {path}"
         return CacheHeld(f"{self._what}: another run is at work on this cache{who}", hint=hint)

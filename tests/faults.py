@@ -219,12 +219,14 @@ def worker_killed(site: Site, chance: random.Random) -> Told:
     return told
 
 
-def decoder_killed(site: Site, chance: random.Random, *, num_workers: int) -> Told:
+def decoder_killed(
+    site: Site, chance: random.Random, *, num_workers: int, most_seconds: float = 0.0
+) -> Told:
     """kill -9 of a decoder process: nothing is lost."""
     trial, told = site.begin(), Counter[str]()
     fork = trial.start("--workers", str(num_workers))
     _wait_for(fork, "pipeline.jailed")
-    time.sleep(chance.uniform(0, site.seconds))
+    time.sleep(chance.uniform(0, most_seconds or site.seconds))
     _wait_for(fork, "pipeline.jailed")
     pids = list(_processes(fork, "pipeline.jailed"))
     if pids and _kill(chance.choice(pids)):

@@ -85,7 +85,11 @@ class Forks:
         self._mark = self._said / f"tmp-{uuid.uuid4().hex}"
         self._mark.mkdir()
         # Handed on to each process of a run, so that all of them can be found.
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(self._mark)}
+        environment = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(self._mark),
+            "FSSPEC_LOCAL_AUTO_MKDIR": "true",  # local:// as an object store, without folders
+        }
         self._server = subprocess.Popen(
             [sys.executable, "-m", "tests.forking"],
             cwd=folder,

@@ -46,9 +46,10 @@ class Operations:
             if not set(mode) & set("wxa") or not self._counts(file):
                 return plain(file, mode, *args, **options)
             number = self._before("open")
-            opened = plain(file, mode, *args, **options)
-            self._strike(number, "open", "after")
-            return opened
+            try:
+                return plain(file, mode, *args, **options)
+            finally:
+                self._strike(number, "open", "after")
 
         io.open = open_file
 
@@ -58,9 +59,10 @@ class Operations:
             if reads or not self._counts(args[1] if name == "replace" else args[0]):
                 return function(*args, **options)
             number = self._before(name)
-            result = function(*args, **options)
-            self._strike(number, name, "after")
-            return result
+            try:
+                return function(*args, **options)
+            finally:
+                self._strike(number, name, "after")
 
         return call
 
