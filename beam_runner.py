@@ -35,6 +35,7 @@ from pipeline.probing import read_probes, select_changed, select_unprobed, write
 from pipeline.recovering import pieces_back
 from pipeline.report import RunReport
 from pipeline.settling import settle_ids
+from pipeline.signing import learn
 from schemas.errors import UsageError
 from schemas.recipe import Recipe
 from schemas.video import Source
@@ -76,7 +77,7 @@ def build(
     return (
         root
         | "Cache" >> beam.Create([str(layout.root)])
-        | "ReadPlan" >> ReadPlan()
+        | "ReadPlan" >> ReadPlan(meeting)
         | "BuildShards" >> BuildShards(recipe, layout, meeting, stamps, options, limit)
     )
 
@@ -110,12 +111,15 @@ def run(
     check_reachable(options, root=layout.root, sources=sources or ())
     if sources is None and not layout.extensions(layout.probes):
         raise UsageError(f"{layout.root}: no cache, so nothing was rejected", hint="name SOURCES")
+    if sources is not None:
+        sources = [replace(source, uri=learn(source.uri)) for source in sources]
     stamps = stamp_streams(recipe, device=options.device)
     fingerprint = recipe.fingerprint(stamps)
     with (
         hold_cache(layout) as hold,
         open_meeting(layout, hold.run_folder, options=options) as meeting,
     ):
+        meeting.seal_urls(source.uri for source in sources or ())
         check_recipe(layout, recipe, stamps)
         planned = read_plan(layout)
 

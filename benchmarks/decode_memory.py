@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks.clips import lengthen
 from pipeline.decoding import DecodeOutcome, Decoding
-from pipeline.local_files import size_and_time
 from pipeline.pool import DecoderPool
+from pipeline.source_files import size_and_time
 from schemas.plan import Piece
 from schemas.recipe import Recipe
 from schemas.resize import PictureSpec

@@ -11,7 +11,7 @@ import glob
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pipeline.local_files import is_remote, size_and_time, to_path, to_uri
+from pipeline.source_files import is_remote, size_and_time, to_path, to_uri
 from pipeline.sources import LIST_EXTENSIONS, read_sources
 from schemas.errors import NoSources, SourceError, VideoError
 from schemas.video import Source

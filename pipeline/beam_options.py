@@ -103,6 +103,9 @@ def parse_options(arguments: Sequence[str], *, engine: Engine | None = None) -> 
     log = logging.getLogger(_LOG)
     listener = logging.StreamHandler(said)
     log.addHandler(listener)
+    before = (log.level, log.propagate)
+    log.setLevel(logging.WARNING)  # whatever a command has silenced
+    log.propagate = False
     try:
         with contextlib.redirect_stderr(said):
             options = PipelineOptions(list(arguments))
@@ -113,6 +116,8 @@ def parse_options(arguments: Sequence[str], *, engine: Engine | None = None) -> 
         raise UsageError(f"options for Beam: {lines[-1].partition('error: ')[2]}") from error
     finally:
         log.removeHandler(listener)
+        log.setLevel(before[0])
+        log.propagate = before[1]
     if "runner" in known:
         raise UsageError(f"options for Beam: --runner={known['runner']} is chosen before the --")
     unknown = [line for line in said.getvalue().splitlines() if "unparseable" in line]

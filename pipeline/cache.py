@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from pipeline.layout import CacheLayout
 from pipeline.places import Place, read_bytes, read_range, to_place
+from pipeline.signing import to_public
 from pipeline.storage import read_table
 from schemas.cache_info import CacheInfo
 from schemas.errors import CacheDamaged, CacheIncomplete, RecipeError, UsageError
@@ -202,7 +203,7 @@ class FeatureCache:
 
         UsageError: no such video.
         """
-        video_id = name if name in self.videos else self.aliases.get(name)
+        video_id = name if name in self.videos else self.aliases.get(to_public(name))
         if video_id is None:
             raise UsageError(f"no video {name!r} in the cache{nearest(name, self.videos)}")
         return (self[key] for key in self.videos[video_id])

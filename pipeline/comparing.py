@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipeline.decoding import ClipFrames, DecodeOutcome, Decoding, Order, StartAgain
+from pipeline.fetching import local_file
 from pipeline.jail import DecoderProcess
-from pipeline.local_files import to_path
 from pipeline.planning import cut_pieces
 from pipeline.probing import probe_source
+from pipeline.signing import learn
+from pipeline.source_files import size_and_time, to_uri
 from schemas.errors import VideoError
 from schemas.recipe import Recipe
 from schemas.resize import PictureSpec
@@ -59,8 +61,14 @@ def compare_backends(
             f"shards.target_bytes={max_samples}",
         ],
     )
-    with DecoderProcess(recipe.limits, allow_programs=True) as process:
-        probe = probe_source(source, limits=recipe.limits, process=process)
+    with (
+        DecoderProcess(recipe.limits, allow_programs=True) as process,
+        local_file(
+            learn(source.uri), num_bytes=size_and_time(learn(source.uri))[0], scratch=None
+        ) as path,
+    ):
+        here = replace(source, uri=to_uri(str(path)))
+        probe = probe_source(here, limits=recipe.limits, process=process)
         if probe.reject is not None:
             raise VideoError(probe.reject.reason, probe.reject.detail)
         piece = cut_pieces(probe, recipe, shard_clips=max_samples, clip_bytes=1)[0]
@@ -70,7 +78,7 @@ def compare_backends(
         def decode(order: Order) -> tuple[list[ClipFrames], DecodeOutcome]:
             decoding = Decoding(
                 piece,
-                path=str(to_path(source.uri)),
+                path=str(path),
                 recipe=recipe,
                 pictures={_STREAM: PictureSpec(width=SIZE[0], height=SIZE[1])},
                 processes=[process],

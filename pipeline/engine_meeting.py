@@ -27,8 +27,9 @@ from apache_beam.metrics.metric import MetricsFilter
 import schemas.errors
 from pipeline.beam_metrics import NAMESPACE
 from pipeline.measuring import STAGES, Measured, Measures, ShardDone, StageTime
-from pipeline.places import Place, list_sizes, read_many
+from pipeline.places import Place, list_sizes, read_bytes, read_many
 from pipeline.run_folder import decode_probe, encode_probe
+from pipeline.signing import know, seal, unseal, urls_of
 from pipeline.storage import publish_bytes, storage_errors
 from schemas.errors import ReelcacheError
 from schemas.video import Probe, Source
@@ -73,12 +74,13 @@ class EngineMeeting:
         self.cache = cache
         self.job = ""
         """What the engine calls the job at work, if it has a name for it."""
+        self._key = os.urandom(32)
         self._result: Any = None
         self._measured = self._ended = Measured()
         self._asked = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"place": self.place, "cache": self.cache}
+        return {"place": self.place, "cache": self.cache, "_key": self._key}
 
     @property
     def run_id(self) -> str:
@@ -88,16 +90,32 @@ class EngineMeeting:
     def sources_file(self) -> str:
         return str(self.place / "sources.jsonl")
 
+    @property
+    def scratch(self) -> Path:
+        """As of `Meeting`."""
+        return Path(tempfile.gettempdir())
+
+    def seal_urls(self, uris: Iterable[str]) -> None:
+        """As of `Meeting`; the engine keeps this object with the job."""
+        urls = urls_of(uris)
+        if urls:
+            self._publish(seal(urls, key=self._key), self.place / "urls")
+
+    def learn_urls(self) -> None:
+        """As of `Meeting`."""
+        with contextlib.suppress(FileNotFoundError):
+            know(unseal(read_bytes(self.place / "urls"), key=self._key))
+
     def write_sources(self, sources: Iterable[Source]) -> None:
         """As of `Meeting`."""
         lines = (encode_probe(Probe(source=source)) + "\n" for source in sources)
-        self._publish("".join(lines), self.place / "sources.jsonl")
+        self._publish("".join(lines).encode(), self.place / "sources.jsonl")
 
     def write_probes(self, probes: Iterable[Probe]) -> str:
         """As of `Meeting`."""
         name = f"{uuid.uuid4().hex}.jsonl"
         text = "".join(encode_probe(probe) + "\n" for probe in probes)
-        self._publish(text, self.place / "probes" / name)
+        self._publish(text.encode(), self.place / "probes" / name)
         return name
 
     def read_probes(self) -> list[Probe]:
@@ -190,9 +208,9 @@ class EngineMeeting:
         self._asked = 0.0
         self.measured()
 
-    def _publish(self, text: str, final: Place) -> None:
+    def _publish(self, data: bytes, final: Place) -> None:
         scratch = self.place if isinstance(self.place, Path) else Path(tempfile.gettempdir())
-        publish_bytes(text.encode(), final, scratch=scratch)
+        publish_bytes(data, final, scratch=scratch)
 
 
 def _to_measured(found: Mapping[str, Any]) -> Measured:

@@ -19,12 +19,12 @@ import numpy.typing as npt
 
 from pipeline.decoding import ClipFrames
 from pipeline.encoding_sound import ChunkEncoder, Tokens
+from pipeline.fetching import Fetcher
 from pipeline.jail import DecoderProcess
 from pipeline.listening import decode_sound
-from pipeline.local_files import check_unchanged, size_and_time
 from pipeline.measuring import Measures
 from pipeline.placing import SoundWindow
-from pipeline.prefetching import checked_path
+from pipeline.source_files import check_unchanged, size_and_time
 from schemas.errors import VideoError
 from schemas.plan import Piece
 from schemas.recipe import Recipe
@@ -81,9 +81,11 @@ class HearAhead:
         *,
         recipe: Recipe,
         process: DecoderProcess,
+        files: Fetcher | None = None,
         measures: Measures | None = None,
     ) -> None:
         """`process` is nobody else's until `close`."""
+        self._files = files or Fetcher()
         self._measures = measures or Measures()
         self._encoder = encoder
         self._recipe = recipe
@@ -127,6 +129,7 @@ class HearAhead:
                 origin = clip.start_seconds - float(clip.clip_index * self._clip_length)
                 first_chunk = windows.start // self._num_windows
                 track = self._tracks[owner] = _Track(piece, round(origin, 9), first_chunk)
+                self._files.hold(piece)
             planned = self._windows(piece.first_clip + piece.num_clips - 1)
             stop = -(-max(windows.stop, planned.stop) // self._num_windows)
             if piece.has_audio and stop > track.asked_stop:
@@ -178,6 +181,7 @@ class HearAhead:
         track = self._tracks.pop(owner)
         track.is_over = True
         track.chunks.clear()
+        self._files.release(track.piece)
         self._changed.notify_all()
 
     def _release(self, track: _Track, *, below: int) -> None:
@@ -241,19 +245,19 @@ class HearAhead:
     ) -> Generator[tuple[int, list[SoundWindow]], None, None]:
         # Chunk for chunk; fewer where they are not wanted any more.
         piece = track.piece
-        path = checked_path(piece)
-        state = size_and_time(piece.uri)
+        path = self._files.path(piece)
+        state = size_and_time(path)
         has_crashed = False
         while numbers:
             try:
                 with contextlib.closing(self._decode_chunks(track, path, numbers)) as decoded:
                     for windows in decoded:
-                        check_unchanged(piece.uri, state)
+                        check_unchanged(path, state)
                         yield numbers.start, windows
                         numbers = numbers[1:]
                 return
             except VideoError as error:
-                check_unchanged(piece.uri, state, cause=error)
+                check_unchanged(path, state, cause=error)
                 # It may have been killed for what is no fault of its own.
                 if error.reason != "crashed" or has_crashed or self._is_unwanted(track):
                     raise VideoError(error.reason, f"its sound: {error.detail}") from error

@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 
 from pipeline.ending import undone_at_end
-from pipeline.places import Place, create, list_sizes, patiently, read_bytes
+from pipeline.patience import patiently
+from pipeline.places import Place, create, list_sizes, read_bytes
 from pipeline.storage import delete, storage_errors
 from schemas.errors import CacheError, CacheHeld, UsageError
 

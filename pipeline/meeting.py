@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from pipeline.engines import find_engine
 from pipeline.layout import CacheLayout
-from pipeline.local_files import is_remote
 from pipeline.measuring import Measured, Measures, ShardDone
 from pipeline.options import RunOptions
 from pipeline.places import Place, is_local
 from pipeline.run_folder import RunFolder
+from pipeline.source_files import is_remote
 from schemas.errors import ReelcacheError, UsageError
 from schemas.video import Probe, Source
 
@@ -43,6 +43,20 @@ class Meeting(Protocol):
     def sources_file(self) -> str:
         """Path or URL of what `write_sources` wrote; see `run_folder.read_source_file`."""
         ...
+
+    @property
+    def scratch(self) -> Path:
+        """A folder of the worker's machine for copies of videos."""
+        ...
+
+    def seal_urls(self, uris: Iterable[str]) -> None:
+        """The owner lets the workers know the signed URLs of these sources. StorageError.
+
+        What is left for them nobody can read who has not this object.
+        """
+
+    def learn_urls(self) -> None:
+        """A worker knows from now on what `seal_urls` was told."""
 
     def write_sources(self, sources: Iterable[Source]) -> None:
         """The owner leaves the sources that are to be probed. StorageError."""

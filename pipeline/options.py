@@ -9,6 +9,7 @@ from typing import Protocol
 from encoders import Runtime
 from encoders.devices import choose_device, num_gpus, prepare_cpu
 from pipeline.engines import NO_ACCELERATOR, find_engine
+from pipeline.fetching import FETCH_BYTES
 from pipeline.pool import num_cores
 from schemas.errors import UsageError
 
@@ -41,6 +42,8 @@ class RunOptions:
     """Let torch.compile specialise the encoders."""
     max_batch: int | None = None
     """Clips that go through an encoder at once; None: a choice by device."""
+    fetch_bytes: int = FETCH_BYTES
+    """Of remote videos on a worker's disk, but for one file that may be beyond it."""
     max_reject_rate: float = 1.0
     """In [0, 1]; a run with more rejects writes no cache.json. A local one stops early."""
     keep_encoders: bool = False

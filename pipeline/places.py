@@ -6,17 +6,19 @@ A place is a `pathlib.Path`, or a `UPath` of universal_pathlib for any URL that 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
-import random
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
-from pipeline.local_files import is_remote, to_path
+from pipeline.patience import patiently
+from pipeline.signing import to_public
+from pipeline.source_files import is_remote, to_path
+from pipeline.stores import no_store, quiet_path, scheme_of
 from schemas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,14 +28,9 @@ if TYPE_CHECKING:
 else:
     Place = Any
 
-T = TypeVar("T")
+HEAD_BYTES = 2**16
 NUM_READERS = 32
 """Small remote files that are read at once."""
-NUM_TRIES = 5
-FIRST_PAUSE_SECONDS = 0.5
-"""Before the second try; doubled each time, and up to as much again by chance."""
-_ENDURING = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError)
-"""Errors that another try does not mend."""
 
 
 def to_place(text: str | os.PathLike[str]) -> Place:
@@ -45,20 +42,16 @@ def to_place(text: str | os.PathLike[str]) -> Place:
         return text if hasattr(text, "fs") else Path(text)  # type: ignore[return-value]
     if not is_remote(text):
         return to_path(text)
-    from upath import UPath
-
-    try:
-        # A listing that is remembered would hide what other machines have written.
-        place = UPath(text, use_listings_cache=False)
-        place.fs  # noqa: B018 - opens it
-    except (ImportError, ValueError) as error:
-        scheme = text.partition("://")[0]
-        extra = {"s3": "s3", "gs": "gcp", "gcs": "gcp"}.get(scheme)
+    scheme = scheme_of(text)
+    if to_public(text) != text:
         raise UsageError(
-            f"{scheme}://: no file system for it: {error}",
-            hint=f"pip install 'reelcache[{extra}]'" if extra else "see the packages of fsspec",
-        ) from error
-    return place
+            f"{to_public(text)}: a cache is named without user, password and signature",
+            hint="credentials come from the environment or from files of the store's own tools",
+        )
+    try:
+        return quiet_path(text)  # type: ignore[no-any-return]
+    except (ImportError, ValueError, TypeError) as error:
+        raise no_store(scheme, error) from None
 
 
 def is_local(place: Place) -> bool:
@@ -77,27 +70,41 @@ def scratch_for(root: Place) -> Path:
     return Path(tempfile.gettempdir()) / f"reelcache-{digest}"
 
 
-def patiently(work: Callable[[], T]) -> T:
-    """What `work` returns; OSErrors that may pass are met with pauses and further tries.
-
-    The last error is raised as it is.
-    """
-    for number in range(NUM_TRIES):
-        try:
-            return work()
-        except _ENDURING:
-            raise
-        except OSError:
-            if number + 1 == NUM_TRIES:
-                raise
-        pause = FIRST_PAUSE_SECONDS * 2**number
-        time.sleep(pause * (1 + random.random()))
-    raise AssertionError
-
-
 def read_bytes(place: Place) -> bytes:
     """The whole file. OSError."""
-    return place.read_bytes() if is_local(place) else patiently(place.read_bytes)
+    if isinstance(place, Path):
+        return place.read_bytes()
+    data: bytes = patiently(lambda: place.fs.cat_file(place.path))
+    return data
+
+
+def size_of(place: Place) -> int:
+    """Bytes of a file. OSError."""
+    if isinstance(place, Path):
+        return place.stat().st_size
+    info: dict[str, Any] = patiently(lambda: place.fs.info(place.path))
+    if info["type"] == "directory":
+        raise IsADirectoryError(errno.EISDIR, "is a folder")
+    return int(info["size"])
+
+
+def is_file(place: Place) -> bool:
+    """Whether there is such a file. OSError: it cannot be told."""
+    if isinstance(place, Path):
+        return place.is_file()
+    try:
+        return size_of(place) >= 0
+    except (FileNotFoundError, IsADirectoryError):
+        return False
+
+
+def open_file(place: Place) -> IO[bytes]:
+    """A file open for reading; of a remote one only what is read is fetched. OSError."""
+    if isinstance(place, Path):
+        return place.open("rb")
+    # Small blocks: heads of members, and what lies between is skipped.
+    file: IO[bytes] = patiently(lambda: place.fs.open(place.path, "rb", block_size=HEAD_BYTES))
+    return file
 
 
 def read_many(places: Sequence[Place]) -> Iterator[tuple[Place, bytes]]:
@@ -136,7 +143,7 @@ def list_sizes(folder: Place) -> dict[str, int]:
 def create(place: Place, data: bytes) -> bool:
     """Write a small file unless there is one: whether it was written. OSError.
 
-    Of several processes at once one succeeds.
+    Of several processes at once one succeeds. UsageError: the store cannot do so.
     """
     if isinstance(place, Path):
         try:
@@ -145,10 +152,32 @@ def create(place: Place, data: bytes) -> bool:
         except FileExistsError:
             return False
         return True
+    if not _create_remotely(place, data):
+        # A try before may have got through though its answer did not.
+        return read_bytes(place) == data
+    if _create_remotely(place, data):
+        raise UsageError(
+            f"{place}: this store writes a file again that is only to be created, so two runs on"
+            " one cache could not be kept apart",
+            hint="keep the cache on a disk or in S3, Google Cloud Storage or Azure, and copy it",
+        )
+    return True
+
+
+def _create_remotely(place: UPath, data: bytes) -> bool:
     try:
         patiently(lambda: place.fs.pipe_file(place.path, data, mode="create"))
     except FileExistsError:
         return False
+    except (TypeError, NotImplementedError, ValueError) as error:
+        raise UsageError(
+            f"{place}: its file system cannot create a file only where there is none: {error}",
+            hint="is the package of the file system up to date?",
+        ) from None
+    except OSError as error:
+        if "precondition" not in str(error).replace("-", "").lower():
+            raise
+        return False  # the store's own words for it
     return True
 
 

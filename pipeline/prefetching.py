@@ -5,14 +5,16 @@ What decoder processes do ahead is bounded by their slots: they wait when those 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.decoding import ClipFrames, DecodeOutcome, Decoding, Order
+from pipeline.fetching import Fetcher
 from pipeline.jail import DecoderProcess
-from pipeline.local_files import check_unchanged, content_sha256, size_and_time, to_path
 from pipeline.pool import DecoderPool
-from schemas.errors import VideoError
+from pipeline.source_files import check_unchanged, size_and_time
+from schemas.errors import ReelcacheError, StorageError, VideoError
 from schemas.plan import Piece
 from schemas.recipe import Recipe
 from schemas.resize import PictureSpec
@@ -26,13 +28,15 @@ class _Started:
     """A piece that was begun, or could not be."""
 
     decoding: Decoding | None
-    error: VideoError | None
-    file_state: tuple[int, int]
+    error: ReelcacheError | None
+    path: str = ""
+    """On this machine."""
+    file_state: tuple[int, int] = (0, 0)
     """Bytes and time of the file when it was begun."""
 
-    def check_unchanged(self, piece: Piece, *, cause: VideoError | None = None) -> None:
+    def check_unchanged(self, *, cause: VideoError | None = None) -> None:
         """VideoError: source_changed."""
-        check_unchanged(piece.uri, self.file_state, cause=cause)
+        check_unchanged(self.path, self.file_state, cause=cause)
 
 
 class DecodeAhead:
@@ -45,7 +49,12 @@ class DecodeAhead:
         recipe: Recipe,
         pictures: Mapping[str, PictureSpec],
         pool: DecoderPool,
+        files: Fetcher | None = None,
     ) -> None:
+        """`files` knows the same pieces; each is released when the next one is taken."""
+        self._files = files or Fetcher()
+        self._taken: Piece | None = None
+        self._waits_for_file = False
         self._waiting = list(reversed(pieces))
         self._recipe = recipe
         self._pictures = pictures
@@ -65,9 +74,13 @@ class DecodeAhead:
     ) -> Iterator[ClipFrames | DecodeOutcome]:
         """The clips of the next piece; with an order, of the same piece once more.
 
-        VideoError: of `Decoding.clips`, and source_changed. StartAgain.
+        VideoError: of `Decoding.clips` and `Fetcher.path`. StartAgain. StorageError.
         """
         if order is None:
+            if self._taken is not None:
+                self._files.release(self._taken)
+            self._taken = piece
+            self._wait_for(piece)
             self._fill()
             started = self._started.pop(id(piece))
         else:
@@ -79,13 +92,15 @@ class DecodeAhead:
         try:
             for clip in started.decoding.clips():
                 if isinstance(clip, DecodeOutcome):
-                    started.check_unchanged(piece)
+                    started.check_unchanged()
+                    self._fill()
+                elif self._waits_for_file:
                     self._fill()
                 yield clip
         except VideoError as error:
             if error.reason == "crashed":
                 started.decoding.kill()  # whatever killed one may be at the others
-            started.check_unchanged(piece, cause=error)
+            started.check_unchanged(cause=error)
             raise
         finally:
             started.decoding.close()
@@ -94,6 +109,9 @@ class DecodeAhead:
         # Give the idle processes something to do.
         while self._waiting and (processes := self._pool.idle()):
             piece = self._waiting[-1]
+            self._waits_for_file = not self._files.is_ready(piece)
+            if self._waits_for_file:
+                return
             order = first_order(piece, self._recipe)
             if order == "selected" and self._seconds(piece) > LONG_SECONDS:
                 if len(processes) < len(self._pool.processes):
@@ -108,12 +126,11 @@ class DecodeAhead:
         return piece.num_clips * sampling.frames_per_clip / sampling.fps
 
     def _start(self, piece: Piece, order: Order, processes: Sequence[DecoderProcess]) -> _Started:
-        state = (0, 0)
         try:
-            path = checked_path(piece)
-            state = size_and_time(piece.uri)
-        except VideoError as error:
-            return _Started(None, error, state)
+            path = self._files.path(piece)
+            state = size_and_time(path)
+        except (VideoError, StorageError) as error:
+            return _Started(None, error)
         decoding = Decoding(
             piece,
             path=path,
@@ -122,7 +139,13 @@ class DecodeAhead:
             processes=processes,
             order=order,
         )
-        return _Started(decoding, None, state)
+        return _Started(decoding, None, path, state)
+
+    def _wait_for(self, piece: Piece) -> None:
+        # What goes wrong comes out when the piece is begun.
+        if not self._files.is_ready(piece):
+            with contextlib.suppress(VideoError, StorageError):
+                self._files.path(piece)
 
 
 def first_order(piece: Piece, recipe: Recipe) -> Order:
@@ -131,13 +154,3 @@ def first_order(piece: Piece, recipe: Recipe) -> Order:
         return "sorted"
     backend = recipe.decode.backend
     return "selected" if backend == "pyav" else backend
-
-
-def checked_path(piece: Piece) -> str:
-    """Where the file of a piece lies. VideoError: it is not there, or has other content."""
-    if size_and_time(piece.uri) != (piece.size_bytes, piece.mtime_ns):
-        found = content_sha256(piece.uri)
-        if found != piece.content_sha256:
-            detail = f"planned {piece.content_sha256[:16]}, now {found[:16]}"
-            raise VideoError("source_changed", detail)
-    return str(to_path(piece.uri))

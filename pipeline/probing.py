@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pipeline.answers import Nonsense, flag, mapping, number, text, whole
+from pipeline.fetching import local_file
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
-from pipeline.local_files import content_sha256, is_readable, size_and_time, to_path
+from pipeline.source_files import (
+    FileState,
+    content_sha256,
+    is_readable,
+    size_and_time,
+    states_of,
+)
 from pipeline.storage import publish_rows, read_table, table_rows
 from schemas.errors import CacheDamaged, VideoError
 from schemas.recipe import DecodeLimits
@@ -36,31 +44,37 @@ _READ_BYTES_PER_SECOND = 5e6
 """Slow storage; sets the time limit of a probe."""
 
 
-def probe_source(source: Source, *, limits: DecodeLimits, process: DecoderProcess) -> Probe:
-    """What can be told of a source without decoding."""
+def probe_source(
+    source: Source, *, limits: DecodeLimits, process: DecoderProcess, scratch: Path | None = None
+) -> Probe:
+    """What can be told of a source without decoding.
+
+    A remote file is fetched into `scratch`, once. StorageError: the disk is full.
+    """
     probe = Probe(source=source)
     try:
         size_bytes, mtime_ns = size_and_time(source.uri)
         probe = Probe(source=source, size_bytes=size_bytes, mtime_ns=mtime_ns)
         if size_bytes == 0:
             raise VideoError("empty_file", "zero bytes")
-        sha256 = content_sha256(source.uri)
-        video_id = video_id_of(source, sha256)
-        probe = replace(probe, content_sha256=sha256, video_id=video_id)
-        request = {
-            "kind": "probe",
-            "path": str(to_path(source.uri)),
-            "max_pixels": limits.max_pixels,
-            "max_duration_seconds": limits.max_duration_seconds,
-        }
-        duration = size_bytes / _READ_BYTES_PER_SECOND
-        try:
-            facts = _ask(request, limits=limits, process=process, duration_seconds=duration)
-        except VideoError as error:
-            # A decoder process may be killed for what is no fault of the video's, once.
-            if error.reason != "crashed":
-                raise
-            facts = _ask(request, limits=limits, process=process, duration_seconds=duration)
+        with local_file(source.uri, num_bytes=size_bytes, scratch=scratch) as path:
+            sha256 = content_sha256(str(path))
+            video_id = video_id_of(source, sha256)
+            probe = replace(probe, content_sha256=sha256, video_id=video_id)
+            request = {
+                "kind": "probe",
+                "path": str(path),
+                "max_pixels": limits.max_pixels,
+                "max_duration_seconds": limits.max_duration_seconds,
+            }
+            duration = size_bytes / _READ_BYTES_PER_SECOND
+            try:
+                facts = _ask(request, limits=limits, process=process, duration_seconds=duration)
+            except VideoError as error:
+                # A decoder process may be killed for what is no fault of the video's, once.
+                if error.reason != "crashed":
+                    raise
+                facts = _ask(request, limits=limits, process=process, duration_seconds=duration)
         probe = replace(probe, **facts)
         _check_span(probe)
     except VideoError as error:
@@ -114,7 +128,13 @@ def select_unprobed(
     reason in `retry`. A good probe stands when its file has gone.
     """
     seen = {probe.source.identity: probe for probe in known}
-    return [s for s in sources if _is_stale(s, seen.get(s.identity), retry=retry)]
+    sources = list(sources)
+    states = states_of(source.uri for source in sources if source.identity in seen)
+    return [
+        source
+        for source in sources
+        if _is_stale(source, seen.get(source.identity), states.get(source.uri), retry=retry)
+    ]
 
 
 def select_changed(fresh: Iterable[Probe], known: Iterable[Probe]) -> list[Probe]:
@@ -123,7 +143,13 @@ def select_changed(fresh: Iterable[Probe], known: Iterable[Probe]) -> list[Probe
     return [probe for probe in fresh if seen.get(probe.source.identity) != probe]
 
 
-def _is_stale(source: Source, probe: Probe | None, *, retry: Collection[str]) -> bool:
+def _is_stale(
+    source: Source,
+    probe: Probe | None,
+    now: FileState | VideoError | None,
+    *,
+    retry: Collection[str],
+) -> bool:
     if probe is None:
         return True
     if probe.reject is not None:
@@ -131,10 +157,9 @@ def _is_stale(source: Source, probe: Probe | None, *, retry: Collection[str]) ->
             return True
         if probe.reject.reason == "unreadable" and is_readable(source.uri):
             return True
-    try:
-        return size_and_time(source.uri) != (probe.size_bytes, probe.mtime_ns)
-    except VideoError as error:
-        return probe.reject is not None and probe.reject.reason != error.reason
+    if isinstance(now, VideoError):
+        return probe.reject is not None and probe.reject.reason != now.reason
+    return now != (probe.size_bytes, probe.mtime_ns)
 
 
 def read_probes(layout: CacheLayout) -> list[Probe]:

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pipeline.local_files import size_and_time
 from pipeline.settling import Content, piece_content, probe_content
+from pipeline.source_files import FileState, states_of
 from schemas.errors import VideoError
 from schemas.plan import Piece, ShardSpec
 from schemas.sidecar import Sidecar
 from schemas.video import Probe
 
+_States = dict[str, FileState | VideoError]
 AWAY = ("not_found", "unreadable", "source_changed")
 """Reasons of rejects that end when the file that was planned is back."""
 
@@ -50,9 +51,10 @@ def pieces_back(
         if _comes_back(reason, times=times[*place, reason])
         or (reason in asked and piece.video_id in ids)
     ]
+    states = states_of(piece.uri for piece in again)
     places = _places(probes)
-    there = [_follow(piece, places) for piece in again]
-    return [piece for piece in there if _is_there(piece)]
+    there = [_follow(piece, places, states) for piece in again]
+    return [piece for piece in there if _is_there(piece, states)]
 
 
 def _comes_back(reason: str, *, times: int) -> bool:
@@ -65,9 +67,11 @@ def follow_moves(specs: Iterable[ShardSpec], probes: Sequence[Probe]) -> list[Sh
 
     Where the source lies is not part of what a ShardSpec is.
     """
+    specs = list(specs)
+    states = states_of(piece.uri for spec in specs for piece in spec.pieces)
     places = _places(probes)
     return [
-        replace(spec, pieces=tuple(_follow(piece, places) for piece in spec.pieces))
+        replace(spec, pieces=tuple(_follow(piece, places, states) for piece in spec.pieces))
         for spec in specs
     ]
 
@@ -80,18 +84,17 @@ def _places(probes: Iterable[Probe]) -> dict[Content, list[Probe]]:
     return places
 
 
-def _follow(piece: Piece, places: Mapping[Content, Sequence[Probe]]) -> Piece:
-    if _is_there(piece):
+def _follow(piece: Piece, places: Mapping[Content, Sequence[Probe]], states: _States) -> Piece:
+    if _is_there(piece, states):
         return piece
     for probe in places.get(piece_content(piece), ()):
         moved = replace(piece, uri=probe.source.uri, mtime_ns=probe.mtime_ns)
-        if _is_there(moved):
+        if _is_there(moved, states):
             return moved
     return piece
 
 
-def _is_there(piece: Piece) -> bool:
-    try:
-        return size_and_time(piece.uri) == (piece.size_bytes, piece.mtime_ns)
-    except VideoError:
-        return False
+def _is_there(piece: Piece, states: _States) -> bool:
+    if piece.uri not in states:
+        states |= states_of([piece.uri])
+    return states[piece.uri] == (piece.size_bytes, piece.mtime_ns)

@@ -15,10 +15,11 @@ from encoders import Runtime
 from pipeline.cache import FeatureCache
 from pipeline.decoding import ClipFrames, Decoding, Order, StartAgain
 from pipeline.encoding import StreamEncoders, as_stamped, load_encoders
+from pipeline.fetching import Fetcher
 from pipeline.hearing_ahead import ClipSound, HearAhead
 from pipeline.jail import DecoderProcess
 from pipeline.planning import read_plan
-from pipeline.prefetching import checked_path, first_order
+from pipeline.prefetching import first_order
 from pipeline.probing import read_probes
 from pipeline.recovering import follow_moves
 from schemas.compact import pool_by_area
@@ -83,11 +84,12 @@ def reencode_sample(
         limits = cache.recipe.limits
         programs = cache.recipe.decode.backend == "ffmpeg"
         process = stack.enter_context(DecoderProcess(limits, allow_programs=programs))
+        files = stack.enter_context(Fetcher())
         hearing: HearAhead | None = None
         if encoders.sound is not None:
             hearer = stack.enter_context(DecoderProcess(limits))
             hearing = stack.enter_context(
-                HearAhead(encoders.sound, recipe=cache.recipe, process=hearer)
+                HearAhead(encoders.sound, recipe=cache.recipe, process=hearer, files=files)
             )
         for key in keys:
             sample = cache[key]
@@ -98,8 +100,12 @@ def reencode_sample(
                     num_clips=1,
                     is_last=False,
                 )
-                clip = _decode(piece, cache, encoders, process)
-                sound = None if hearing is None else _hear(piece, clip, hearing)
+                files.hold(piece)
+                try:
+                    clip = _decode(piece, cache, encoders, process, path=files.path(piece))
+                    sound = None if hearing is None else _hear(piece, clip, hearing)
+                finally:
+                    files.release(piece)
             except VideoError as error:
                 not_encoded[error.reason] += 1
                 continue
@@ -183,13 +189,18 @@ def _pieces(cache: FeatureCache) -> dict[str, Piece]:
 
 
 def _decode(
-    piece: Piece, cache: FeatureCache, encoders: StreamEncoders, process: DecoderProcess
+    piece: Piece,
+    cache: FeatureCache,
+    encoders: StreamEncoders,
+    process: DecoderProcess,
+    *,
+    path: str,
 ) -> ClipFrames:
     order: Order = first_order(piece, cache.recipe)
     while True:
         decoding = Decoding(
             piece,
-            path=checked_path(piece),
+            path=path,
             recipe=cache.recipe,
             pictures=encoders.pictures,
             processes=[process],

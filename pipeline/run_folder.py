@@ -20,6 +20,7 @@ from typing import Any
 import schemas.errors
 from pipeline.measuring import Measured, Measures, ShardDone, sum_of_workers
 from pipeline.places import to_place
+from pipeline.signing import know, seal, unseal, urls_of
 from pipeline.storage import storage_errors
 from schemas.errors import ReelcacheError
 from schemas.tables import probe_from_row, probe_to_row
@@ -33,15 +34,16 @@ _ERRORS_HERE: dict[Path, ReelcacheError] = {}
 class RunFolder:
     """The folder of one run, picklable; `create` makes it, `remove` ends it."""
 
-    def __init__(self, path: Path, *, place: str = "") -> None:
-        """`place` is the cache, as errors name it."""
+    def __init__(self, path: Path, *, place: str = "", key: bytes = b"") -> None:
+        """`place` is the cache, as errors name it; `key` is what its signed URLs are sealed by."""
         self.path = path
+        self._key = key
         self.place = place or str(path)
 
     @classmethod
     def create(cls, scratch: Path, *, place: str = "") -> RunFolder:
         """A new folder under `scratch`."""
-        folder = cls(scratch / f"run-{uuid.uuid4().hex}", place=place)
+        folder = cls(scratch / f"run-{uuid.uuid4().hex}", place=place, key=os.urandom(32))
         for name in ("probes", "progress", "shards", "errors", "claims", "rejects"):
             (folder.path / name).mkdir(parents=True)
         return folder
@@ -50,6 +52,11 @@ class RunFolder:
     def sources_file(self) -> str:
         """What `write_sources` writes."""
         return str(self.path / "sources.jsonl")
+
+    @property
+    def scratch(self) -> Path:
+        """For copies of videos; it goes with the run."""
+        return self.path
 
     @property
     def workers_log(self) -> Path:
@@ -70,6 +77,21 @@ class RunFolder:
         with storage_errors(self.place), path.open("w", encoding="utf-8") as file:
             for source in sources:
                 file.write(encode_probe(Probe(source=source)) + "\n")
+
+    def seal_urls(self, uris: Iterable[str]) -> None:
+        """Let the other processes of the run know the signed URLs of these sources. StorageError.
+
+        What lies in the folder nobody can read who has not this object.
+        """
+        urls = urls_of(uris)
+        if urls:
+            with storage_errors(self.place):
+                (self.path / "urls").write_bytes(seal(urls, key=self._key))
+
+    def learn_urls(self) -> None:
+        """Know in this process what `seal_urls` was told."""
+        with contextlib.suppress(FileNotFoundError):
+            know(unseal((self.path / "urls").read_bytes(), key=self._key))
 
     def write_probes(self, probes: Iterable[Probe]) -> str:
         """Add a file of probes, whole: its name. StorageError."""

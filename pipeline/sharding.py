@@ -17,6 +17,7 @@ from pipeline.attempts import Attempt, missing_clips, to_reject, video_outcome
 from pipeline.batching import EncodeAhead
 from pipeline.decoding import ClipFrames, DecodeOutcome, StartAgain
 from pipeline.encoding import Features, StreamEncoders
+from pipeline.fetching import FETCH_BYTES, Fetcher
 from pipeline.hearing_ahead import ClipSound, HearAhead
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
@@ -49,6 +50,8 @@ class BuildTools:
     hearer: DecoderProcess | None = None
     """Decodes sound; None: where the recipe has sound, each shard makes one for itself."""
     measures: Measures = field(default_factory=Measures)
+    fetch_bytes: int = FETCH_BYTES
+    """Of remote files on this machine, see `Fetcher`."""
 
 
 def build_shard(spec: ShardSpec, *, tools: BuildTools) -> Sidecar:
@@ -151,10 +154,13 @@ class _ShardBuild:
         """The last attempt at each piece."""
         tools = self._tools
         pictures, pool = tools.encoders.pictures, tools.pool
-        ahead = DecodeAhead(pieces, recipe=tools.recipe, pictures=pictures, pool=pool)
+        files = Fetcher(pieces, scratch=tools.layout.scratch, most_bytes=tools.fetch_bytes)
         with (
-            ahead,
-            self._listen(),
+            files,
+            DecodeAhead(
+                pieces, recipe=tools.recipe, pictures=pictures, pool=pool, files=files
+            ) as ahead,
+            self._listen(files),
             EncodeAhead(tools.encoders, take=self._take, measures=self._measures) as encoding,
         ):
             attempts = [self._decode(piece, ahead, encoding) for piece in pieces]
@@ -170,7 +176,7 @@ class _ShardBuild:
         return attempts
 
     @contextlib.contextmanager
-    def _listen(self) -> Iterator[None]:
+    def _listen(self, files: Fetcher) -> Iterator[None]:
         tools = self._tools
         if tools.encoders.sound is None:
             yield
@@ -182,6 +188,7 @@ class _ShardBuild:
                     tools.encoders.sound,
                     recipe=tools.recipe,
                     process=process,
+                    files=files,
                     measures=self._measures,
                 )
             )

@@ -1,4 +1,4 @@
-"""Read what the user names as SOURCES: files, folders, globs and lists of sources."""
+"""Read what the user names as SOURCES: files, folders, globs and lists of sources, or URLs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import glob
 import io
 import json
 import os
+import posixpath
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from pipeline.local_files import is_remote, to_path, to_uri
+from pipeline.listing import look_up, read_remote, walk
+from pipeline.signing import learn, to_public
+from pipeline.source_files import is_remote, to_path, to_uri
+from pipeline.stores import open_store
 from schemas.errors import NoSources, SourceError
 from schemas.video import Source
 
@@ -74,7 +78,7 @@ def _read_argument(argument: str) -> tuple[list[Source], int]:
     if argument == "-":
         return list(_text_rows(os.fsdecode(sys.stdin.buffer.read()), base=Path.cwd())), 0
     if is_remote(argument):
-        raise SourceError(f"{argument}: only local files can be read; copy it here first")
+        return _read_remote(argument)
     path = to_path(argument)
     try:
         is_folder, exists = path.is_dir(), path.exists()
@@ -85,10 +89,8 @@ def _read_argument(argument: str) -> tuple[list[Source], int]:
     if is_folder:
         return _walk(path)
     if exists:
-        if path.suffix.lower() in LIST_EXTENSIONS:
-            return _nonempty(_read_list(path), path), 0
-        if path.suffix.lower() == ".json":
-            raise SourceError(f"{path}: a list is one of {', '.join(sorted(LIST_EXTENSIONS))}")
+        if _is_list(path.name, where=str(path)):
+            return _nonempty(_read_local_list(path), path), 0
         return [Source(uri=to_uri(str(path)))], 0
     if glob.has_magic(argument):
         matches = sorted(glob.glob(argument, recursive=True))  # noqa: PTH207 - absolute patterns
@@ -99,7 +101,41 @@ def _read_argument(argument: str) -> tuple[list[Source], int]:
     raise SourceError(f"{argument}: no such file or folder")
 
 
-def _nonempty(sources: list[Source], path: Path) -> list[Source]:
+def _read_remote(url: str) -> tuple[list[Source], int]:
+    found = look_up(url)
+    if not found:
+        what = "file matches" if "*" in url else "such file or folder"
+        raise SourceError(f"{to_public(url)}: no {what}")
+    sources: list[Source] = []
+    num_ignored = 0
+    for one in found:
+        if one.is_folder:
+            uris, ignored = walk(one.uri, is_media=_is_media)
+            sources += [Source(uri=uri) for uri in uris]
+            num_ignored += ignored
+        elif _is_list(_name_in(one.uri), where=one.uri):
+            sources += _nonempty(_read_remote_list(one.uri), one.uri)
+        else:
+            sources.append(Source(uri=one.uri))
+    return sources, num_ignored
+
+
+def _name_in(uri: str) -> str:
+    return uri.partition("?~")[0].rpartition("/")[2]
+
+
+def _is_media(name: str) -> bool:
+    return not name.startswith(".") and name.rpartition(".")[2].lower() in MEDIA_EXTENSIONS
+
+
+def _is_list(name: str, *, where: str) -> bool:
+    extension = PurePath(name).suffix.lower()
+    if extension == ".json":
+        raise SourceError(f"{where}: a list is one of {', '.join(sorted(LIST_EXTENSIONS))}")
+    return extension in LIST_EXTENSIONS
+
+
+def _nonempty(sources: list[Source], path: Path | str) -> list[Source]:
     if not sources:
         raise NoSources(f"{path}: the list is empty")
     return sources
@@ -123,52 +159,73 @@ def _walk(folder: Path) -> tuple[list[Source], int]:
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
-            extension = name.rpartition(".")[2].lower()
-            if name.startswith(".") or extension not in MEDIA_EXTENSIONS:
-                ignored += 1
-            else:
+            if _is_media(name):
                 sources.append(Source(uri=to_uri(os.path.join(parent, name))))  # noqa: PTH118
+            else:
+                ignored += 1
     return sources, ignored
 
 
-def _read_list(path: Path) -> list[Source]:
-    base = path.absolute().parent
+def _read_local_list(path: Path) -> list[Source]:
     try:
-        if path.suffix.lower() == ".parquet":
+        data = path.read_bytes()
+    except OSError as error:
+        raise SourceError(f"{path}: not a readable list of sources: {error}") from error
+    return _read_list(data, path.name, base=path.absolute().parent, where=str(path))
+
+
+def _read_remote_list(uri: str) -> list[Source]:
+    try:
+        data = read_remote(uri)
+    except FileNotFoundError as error:
+        raise SourceError(str(error)) from None
+    base = uri.partition("?~")[0].rpartition("/")[0]
+    return _read_list(data, _name_in(uri), base=base, where=uri)
+
+
+def _read_list(data: bytes, name: str, *, base: Path | str, where: str) -> list[Source]:
+    # Rows are relative to `base`, a folder or the URL of one.
+    extension = PurePath(name).suffix.lower()
+    try:
+        if extension == ".parquet":
             from pipeline.storage import parse_table
 
-            rows: Iterable[Any] = parse_table(path.read_bytes()).to_pylist()
-            return [_to_source(row, base=base, where=str(path)) for row in rows]
-        text = path.read_text(encoding="utf-8-sig")
+            rows: Iterable[Any] = parse_table(data).to_pylist()
+            return [_to_source(row, base=base, where=where) for row in rows]
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: not a readable list of sources: {error}") from error
-    if path.suffix.lower() == ".txt":
+        raise SourceError(f"{where}: not a readable list of sources: {error}") from error
+    if extension == ".txt":
         return list(_text_rows(text, base=base))
-    if path.suffix.lower() in (".csv", ".tsv"):
-        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    if extension in (".csv", ".tsv"):
+        delimiter = "\t" if extension == ".tsv" else ","
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
         try:
             return [
-                _to_source(_whole(row, reader, path), base=base, where=f"{path}:{reader.line_num}")
+                _to_source(
+                    _whole(row, reader, where), base=base, where=f"{where}:{reader.line_num}"
+                )
                 for row in reader
             ]
         except csv.Error as error:
-            raise SourceError(f"{path}:{reader.line_num}: {error}") from error
+            raise SourceError(f"{where}:{reader.line_num}: {error}") from error
     return [
-        _to_source(_parse_line(line, where=f"{path}:{number}"), base=base, where=f"{path}:{number}")
+        _to_source(
+            _parse_line(line, where=f"{where}:{number}"), base=base, where=f"{where}:{number}"
+        )
         for number, line in enumerate(text.split("\n"), start=1)
         if line.strip()
     ]
 
 
-def _whole(row: dict[Any, Any], reader: Any, path: Path) -> dict[Any, Any]:
+def _whole(row: dict[Any, Any], reader: Any, where: str) -> dict[Any, Any]:
     # DictReader fills a short row with None; a cell that is there is text.
     if None in row.values():
-        raise SourceError(f"{path}:{reader.line_num}: fewer cells than columns")
+        raise SourceError(f"{where}:{reader.line_num}: fewer cells than columns")
     return row
 
 
-def _text_rows(text: str, *, base: Path) -> Iterator[Source]:
+def _text_rows(text: str, *, base: Path | str) -> Iterator[Source]:
     for line in text.split("\n"):
         if line.strip():
             yield Source(uri=_resolve(line.rstrip("\r"), base=base))
@@ -186,7 +243,7 @@ def _parse_line(line: str, *, where: str) -> dict[str, Any]:
     return row
 
 
-def _to_source(row: dict[Any, Any], *, base: Path, where: str) -> Source:
+def _to_source(row: dict[Any, Any], *, base: Path | str, where: str) -> Source:
     if None in row:
         raise SourceError(f"{where}: more cells than columns")
     try:
@@ -198,7 +255,7 @@ def _to_source(row: dict[Any, Any], *, base: Path, where: str) -> Source:
     for name, value in row.items():
         field = _COLUMNS.get(name.strip().lower())
         if field is None:
-            extra[name] = value
+            extra[name] = to_public(value) if isinstance(value, str) and is_remote(value) else value
         elif value is not None and value != "":
             fields[field] = _to_seconds(name, value, where) if "seconds" in field else value
     uri = fields.get("uri")
@@ -223,7 +280,12 @@ def _to_seconds(name: str, value: Any, where: str) -> float:
         raise SourceError(f"{where}: {name} = {value!r} must be a number of seconds") from error
 
 
-def _resolve(uri: str, *, base: Path) -> str:
+def _resolve(uri: str, *, base: Path | str) -> str:
     if is_remote(uri):
-        raise SourceError(f"{uri}: only local files can be read; copy it here first")
-    return to_uri(str(base / to_path(uri)))
+        open_store(uri)  # UsageError for all of them now, not a reject for each one later
+        return learn(uri)
+    if isinstance(base, Path) or uri.startswith(("/", "file://")):
+        return to_uri(str(base / to_path(uri) if isinstance(base, Path) else to_path(uri)))
+    scheme, _, rest = base.partition("://")
+    place, _, folder = rest.partition("/")
+    return learn(f"{scheme}://{place}{posixpath.normpath('/' + posixpath.join(folder, uri))}")

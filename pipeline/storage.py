@@ -9,13 +9,18 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.places import Place, patiently, read_bytes
+from pipeline.patience import patiently
+from pipeline.places import Place, read_bytes
+from pipeline.stores import appears_whole
 from schemas.errors import CacheDamaged, StorageError
+
+if TYPE_CHECKING:
+    from upath import UPath
 
 ROWS_AT_ONCE = 16_384
 """Of a table, as objects."""
@@ -27,10 +32,13 @@ def storage_errors(path: Place | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
+        reason, hint = error.strerror or str(error), "may the credentials write there?"
+        if isinstance(path, Path | str):
+            reason = os.strerror(error.errno) if error.errno else reason
+            hint = "free some space or choose another place;"
         raise StorageError(
             f"{path}: cannot be written: {reason}",
-            hint="free some space or choose another place; what is committed is kept, run again",
+            hint=f"{hint} what is committed is kept, run again",
         ) from error
 
 
@@ -50,13 +58,28 @@ def publish(temporary: Path, final: Place) -> None:
     """Make a whole file appear under its final name, at once. StorageError.
 
     Locally by a rename; in an object store by one upload to the final name, which is there only
-    when it has ended.
+    when it has ended; in other remote file systems by an upload beside it, and a rename.
     """
     with storage_errors(final):
         if isinstance(final, Path):
             _rename(temporary, final)
-        else:
+        elif appears_whole(final.fs):
             patiently(lambda: final.fs.put_file(str(temporary), final.path))
+        else:
+            _upload_and_move(temporary, final)
+
+
+def _upload_and_move(temporary: Path, final: UPath) -> None:
+    # One name for all tries, and for all runs: what a killed one has left is written over.
+    beside = final.with_name(f".{final.name}.part")
+
+    def upload() -> None:
+        with contextlib.suppress(FileExistsError):
+            final.fs.makedirs(final.parent.path, exist_ok=True)
+        final.fs.put_file(str(temporary), beside.path)
+        final.fs.mv(beside.path, final.path)
+
+    patiently(upload)
 
 
 def publish_bytes(data: bytes, final: Place, *, scratch: Path) -> None:
@@ -64,7 +87,7 @@ def publish_bytes(data: bytes, final: Place, *, scratch: Path) -> None:
     with contextlib.suppress(OSError):
         if read_bytes(final) == data:
             return
-    if not isinstance(final, Path):
+    if not isinstance(final, Path) and appears_whole(final.fs):
         with storage_errors(final):
             patiently(lambda: final.fs.pipe_file(final.path, data))
         return

@@ -65,8 +65,11 @@ class WriteProbes(beam.PTransform):  # type: ignore[misc]
 class ReadPlan(beam.PTransform):  # type: ignore[misc]
     """Path of a cache -> ShardSpec, of those that are not committed."""
 
+    meeting: Meeting
+
     def expand(self, paths: Any) -> Any:
-        return paths | "Read" >> beam.FlatMap(_uncommitted) | "Spread" >> beam.Reshuffle()
+        read = beam.FlatMap(_uncommitted, meeting=self.meeting)
+        return paths | "Read" >> read | "Spread" >> beam.Reshuffle()
 
 
 @dataclass
@@ -85,7 +88,8 @@ class BuildShards(beam.PTransform):  # type: ignore[misc]
         return specs | beam.ParDo(_BuildShard(self))
 
 
-def _uncommitted(path: str) -> Iterable[ShardSpec]:
+def _uncommitted(path: str, *, meeting: Meeting) -> Iterable[ShardSpec]:
+    meeting.learn_urls()
     layout = CacheLayout(to_place(path))
     committed = layout.committed()
     specs = [spec for spec in read_plan(layout) if spec.name not in committed]
@@ -98,6 +102,7 @@ class _ProbeVideo(beam.DoFn):  # type: ignore[misc]
         self._meeting = meeting
 
     def setup(self) -> None:
+        self._meeting.learn_urls()
         self._process = DecoderProcess(self._limits)
         self._measures = self._meeting.counter()
         self._metrics = BeamMetrics(self._measures)
@@ -106,7 +111,12 @@ class _ProbeVideo(beam.DoFn):  # type: ignore[misc]
     def process(self, source: Source) -> Iterator[Probe]:
         with self._meeting.reported_errors(), self._measures.timed("probe"):
             try:
-                probe = probe_source(source, limits=self._limits, process=self._process)
+                probe = probe_source(
+                    source,
+                    limits=self._limits,
+                    process=self._process,
+                    scratch=self._meeting.scratch,
+                )
             except BaseException:
                 self.teardown()  # engines forget to, for a bundle that failed
                 raise
@@ -147,6 +157,7 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
     def setup(self) -> None:
         settings = self._settings
         with settings.meeting.reported_errors():
+            settings.meeting.learn_urls()
             pool = DecoderPool(
                 settings.recipe.limits,
                 num_processes=settings.options.decoders_per_worker,
@@ -178,6 +189,7 @@ class _BuildShard(beam.DoFn):  # type: ignore[misc]
                 pool=pool,
                 hearer=hearer,
                 measures=measures,
+                fetch_bytes=settings.options.fetch_bytes,
             )
             self._metrics = BeamMetrics(measures)
             measures(builders=1)

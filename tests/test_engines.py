@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -42,6 +43,7 @@ from tests.graphs import (
     beam_options,
     dataflow_job,
     leaves,
+    parse_options,
     portable_proto,
     used_environments,
 )
@@ -301,6 +303,17 @@ def test_options_that_an_engine_lacks_are_named(
     options = RunOptions(runner=runner, beam_arguments=arguments)
     with pytest.raises(UsageError, match=message):
         beam_options(options, "build")
+
+
+def test_an_unknown_option_is_named_whatever_may_be_logged() -> None:
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.CRITICAL)
+    try:
+        with pytest.raises(UsageError, match=r"unknown: \['--macine_type=x'\]"):
+            parse_options(["--macine_type=x"])
+    finally:
+        root.setLevel(level)
 
 
 def test_an_option_that_only_a_job_server_knows_is_passed_on() -> None:

@@ -194,7 +194,7 @@ def test_a_file_torn_in_half_is_noticed(
     data = torn.read_bytes()
     torn.write_bytes(data[: int(kept * len(data))])
     if kind == "cache.json":
-        with pytest.raises(CacheDamaged, match="not a cache.json"):
+        with pytest.raises(CacheDamaged, match=r"not a cache\.json"):
             verify_cache(cache)
     elif kind:
         assert kind in {finding.kind for finding in verify_cache(cache).findings}

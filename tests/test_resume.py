@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import beam_runner
-from pipeline import prefetching
 from pipeline.cache import open_cache
 from pipeline.decoding import Decoding
+from pipeline.fetching import Fetcher
 from pipeline.finalizing import read_sidecars
 from pipeline.layout import CacheLayout
 from pipeline.planning import read_plan
@@ -198,18 +198,18 @@ def test_a_piece_whose_file_was_away_is_cached_when_it_is_back(
     sources = read_sources([str(listed)]).sources
     whole, cache = tmp_path / "whole", tmp_path / "cache"
     beam_runner.run(sources, recipe, cache_path=whole)
-    checked = prefetching.checked_path
+    path_of = Fetcher.path
     calls = 0
 
-    def gone_the_second_time(piece: Any) -> str:
+    def gone_the_second_time(self: Fetcher, piece: Any) -> str:
         nonlocal calls
         calls += 1
         if calls == 2:
             raise VideoError("not_found", "no such file")
-        return checked(piece)
+        return path_of(self, piece)
 
     with monkeypatch.context() as patch:
-        patch.setattr(prefetching, "checked_path", gone_the_second_time)
+        patch.setattr(Fetcher, "path", gone_the_second_time)
         report = beam_runner.run(sources, recipe, cache_path=cache)
     assert report.missing > 0
     video.rename(away)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import beam_runner
-from pipeline import prefetching
 from pipeline.cli import call
 from pipeline.cli.retrying import chosen_reasons, with_values
+from pipeline.fetching import Fetcher
 from pipeline.layout import CacheLayout
 from pipeline.planning import read_plan
 from pipeline.report import RunReport
@@ -61,15 +61,15 @@ def videos(clips: ClipShelf, tmp_path: Path) -> Path:
 def failing(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """File name -> the reason for which its build fails; empty it to mend them."""
     reasons: dict[str, str] = {}
-    checked = prefetching.checked_path
+    path_of = Fetcher.path
 
-    def fail(piece: Any) -> str:
+    def fail(self: Fetcher, piece: Any) -> str:
         name = Path(piece.uri).name
         if name in reasons:
             raise VideoError(reasons[name], "as the test wants it")
-        return checked(piece)
+        return path_of(self, piece)
 
-    monkeypatch.setattr(prefetching, "checked_path", fail)
+    monkeypatch.setattr(Fetcher, "path", fail)
     return reasons
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from pipeline.cli.interrupting import end_when_told
+from pipeline.signing import redact
 from schemas.errors import ReelcacheError
 from schemas.settings import nearest
 
@@ -114,7 +115,8 @@ def call(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # the last line of defence: a bug, said as one
-        click.echo(f"Error: this is a bug: {type(error).__name__}: {error}", err=True)
+        text = redact(str(error))
+        click.echo(f"Error: this is a bug: {type(error).__name__}: {text}", err=True)
         if os.environ.get("REELCACHE_TRACEBACK"):
             traceback.print_exc()
         else:

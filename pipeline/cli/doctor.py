@@ -120,12 +120,14 @@ def doctor(
 
 def _compare_decoders(path: str, *, fps: float, max_samples: int, as_json: bool) -> int:
     from pipeline.comparing import SIZE, compare_backends
+    from pipeline.signing import learn
+    from pipeline.source_files import is_remote, to_uri
 
-    source = Source(uri=str(Path(path).absolute()))
+    source = Source(uri=learn(path) if is_remote(path) else to_uri(path))
     try:
         probe, results = compare_backends(source, fps=fps, max_samples=max_samples)
     except VideoError as error:
-        raise SourceError(f"{path}: {error.reason}: {error.detail}") from error
+        raise SourceError(f"{source.uri}: {error.reason}: {error.detail}") from error
     by_record = [result for result in results if result.way.startswith("pyav")]
     ok = not results[0].problem and all(
         not r.num_other_times and not r.max_difference for r in by_record if not r.problem

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path, PurePath
-from typing import Any
+from pathlib import PurePath
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -21,11 +21,15 @@ from pipeline.cli.show import (
 )
 from schemas.errors import CacheDamaged, UsageError
 
+if TYPE_CHECKING:
+    from pipeline.places import Place
+
 EPILOG = """\b
 Examples:
   pipeline inspect cache/
   pipeline inspect cache/shards/train-000000-3fa9c1d2.tar
-  pipeline inspect cache/::v0123456789abcdef_000000 --json"""
+  pipeline inspect cache/::v0123456789abcdef_000000 --json
+  pipeline inspect s3://bucket/cache"""
 
 SHOWN = 20
 
@@ -37,11 +41,13 @@ SHOWN = 20
 def inspect(*, target: str, show_all: bool, as_json: bool, quiet: bool, loud: bool) -> None:
     """Look into a cache, a shard or one sample: shapes, dtypes, bytes, times."""
     set_verbosity(quiet=quiet, loud=loud)
+    from pipeline.places import is_file, to_place
+
     cache, separator, key = target.partition("::")
     if separator:
         _inspect_sample(cache, key, as_json=as_json)
-    elif Path(target).is_file():
-        _inspect_shard(Path(target), show_all=show_all, as_json=as_json)
+    elif target.endswith(".tar") or is_file(to_place(target)):
+        _inspect_shard(to_place(target), show_all=show_all, as_json=as_json)
     else:
         _inspect_cache(target, show_all=show_all, as_json=as_json)
 
@@ -158,19 +164,28 @@ def _stream_rows(cache: Any) -> Iterator[tuple[str, ...]]:
     yield "mask.npy", "", _shape((num_frames,)), "bool"
 
 
-def _inspect_shard(path: Path, *, show_all: bool, as_json: bool) -> None:
+def _inspect_shard(path: Place, *, show_all: bool, as_json: bool) -> None:
+    from pipeline.places import open_file, size_of
+
     samples: dict[str, list[dict[str, Any]]] = {}
-    for name, member in _read_members(path):
-        samples.setdefault(name, []).append(member)
+    try:
+        num_bytes = size_of(path)
+        with open_file(path) as file:
+            for name, member in _read_members(file, where=str(path)):
+                samples.setdefault(name, []).append(member)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except OSError as error:
+        raise CacheDamaged(f"{path}: cannot be read: {error.strerror or error}") from error
     if as_json:
         listed = [{"key": key, "members": members} for key, members in samples.items()]
-        print_json({"shard": str(path), "bytes": path.stat().st_size, "samples": listed})
+        print_json({"shard": str(path), "bytes": num_bytes, "samples": listed})
         return
     print_facts(
         [
             ("shard", str(path)),
             ("samples", f"{len(samples):,}"),
-            ("bytes", size_text(path.stat().st_size)),
+            ("bytes", size_text(num_bytes)),
         ]
     )
     click.echo()
@@ -183,11 +198,11 @@ def _inspect_shard(path: Path, *, show_all: bool, as_json: bool) -> None:
     _say_rest(len(samples) - len(keys), "sample")
 
 
-def _read_members(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_members(shard: IO[bytes], *, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     import tarfile
 
     try:
-        with tarfile.open(path, "r:") as archive:
+        with tarfile.open(fileobj=shard, mode="r:") as archive:
             for entry in archive:
                 file = archive.extractfile(entry)
                 if file is None:
@@ -196,7 +211,7 @@ def _read_members(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 head = file.read(256) if name.endswith(".npy") else b""
                 yield key, _describe_member(name, head, entry.size)
     except tarfile.TarError as error:
-        raise CacheDamaged(f"{path}: not a shard: {error}") from error
+        raise CacheDamaged(f"{where}: not a shard: {error}") from error
 
 
 def _describe_member(name: str, head: bytes, num_bytes: int) -> dict[str, Any]:

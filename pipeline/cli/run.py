@@ -22,8 +22,8 @@ from pipeline.cli.show import (
     weights_option,
 )
 from pipeline.layout import CacheLayout
-from pipeline.local_files import is_remote, to_path
 from pipeline.places import to_place
+from pipeline.source_files import is_remote, to_path
 from schemas.account import commonest_reasons, outlook
 from schemas.errors import UsageError
 from schemas.recipe import Recipe
@@ -44,12 +44,14 @@ Examples:
   pipeline run videos/ cache/
   pipeline run list.csv cache/ --workers 8 --max-reject-rate 0.02
   pipeline run 'day1/*.mp4' clip.mov cache/ --set sampling.fps=1
+  pipeline run s3://bucket/videos/ gs://bucket/cache
   pipeline run list.csv gs://bucket/cache --runner dataflow --workers 20 -- --region us-central1 ...
   pipeline run --retry-rejects timed_out cache/
 
 SOURCES are files, folders, globs, or lists of sources: txt, csv, tsv, jsonl, parquet with the
 column uri and, if you like, id, start and end in seconds; paths in a list are relative to it.
-"-" reads paths from stdin. CACHE is the last argument. What follows "--" goes to Beam."""
+"-" reads paths from stdin. CACHE is the last argument. Both may be URLs, such as s3:// and gs://.
+What follows "--" goes to Beam."""
 
 
 @click.command(cls=RetryCommand, epilog=EPILOG, no_args_is_help=True)
@@ -98,6 +100,13 @@ column uri and, if you like, id, start and end in seconds; paths in a list are r
     type=click.IntRange(min=1),
     help="Clips that an encoder is given at once. [default: 16 on a GPU, 1 on a CPU]",
 )
+@click.option(
+    "--fetch-bytes",
+    type=click.FloatRange(min=0),
+    default=8e9,
+    show_default=True,
+    help="Remote videos are fetched ahead into so many bytes of each worker's disk.",
+)
 @click.option("--compile", is_flag=True, help="Let torch.compile specialise the encoders.")
 @click.option(
     "--max-reject-rate",
@@ -143,6 +152,7 @@ def run(
     weights: tuple[str, ...],
     device: str,
     batch: int | None,
+    fetch_bytes: float,
     compile: bool,  # noqa: A002 - the option's name
     max_reject_rate: float,
     container: str,
@@ -187,6 +197,7 @@ def run(
             device=device,
             compile=compile,
             max_batch=batch,
+            fetch_bytes=int(fetch_bytes),
             max_reject_rate=max_reject_rate,
             accelerator=accelerator,
             min_ram=min_ram,

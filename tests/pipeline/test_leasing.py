@@ -39,19 +39,18 @@ def test_a_second_run_is_refused_and_told_who_holds_the_cache(folder: Place) -> 
 
 
 def test_of_many_at_once_one_gets_it(folder: Place) -> None:
-    barrier = threading.Barrier(8)
-    released = threading.Event()
+    barrier, tried = threading.Barrier(8), threading.Semaphore(0)
 
     def take(_: int) -> bool:
         barrier.wait()
         try:
             with Lease(folder, what="mem"):
-                released.wait(5)
+                for _other in range(7):
+                    assert tried.acquire(timeout=10)
                 return True
         except UsageError:
+            tried.release()
             return False
-        finally:
-            released.set()
 
     with ThreadPoolExecutor(8) as threads:
         assert sum(threads.map(take, range(8))) == 1

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import beam_runner
-from pipeline import open_cache, places, read_sources, verify_cache
+from pipeline import open_cache, patience, read_sources, verify_cache
 from pipeline.places import (
     create,
     is_local,
     list_sizes,
     local_copy,
-    patiently,
     read_bytes,
     read_many,
     read_range,
@@ -41,7 +40,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(patience, "FIRST_PAUSE_SECONDS", 0.001)
 
 
 def put(place: Place, data: bytes) -> None:
@@ -99,40 +98,46 @@ def test_of_two_that_create_a_file_one_does(root: Place) -> None:
     assert read_bytes(root / "x") == b"1"
 
 
-def test_an_error_that_may_pass_is_met_with_patience() -> None:
-    errors: list[Exception] = [TimeoutError(), ConnectionResetError(), OSError(5, "bad")]
+class Careless:
+    """A store that pays no heed to the condition under which a file is to be created."""
 
-    def work() -> str:
-        if errors:
-            raise errors.pop()
-        return "done"
+    def __init__(self, place: Any) -> None:
+        self.place, self.path, self.fs = place, str(place), self
 
-    assert patiently(work) == "done"
+    def pipe_file(self, path: str, data: bytes, **_: Any) -> None:
+        self.data = data
 
-
-@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError, ValueError])
-def test_an_error_that_lasts_is_raised_at_once(error: type[Exception]) -> None:
-    calls: list[int] = []
-
-    def work() -> None:
-        calls.append(1)
-        raise error
-
-    with pytest.raises(error):
-        patiently(work)
-    assert len(calls) == 1
+    def __str__(self) -> str:
+        return self.path
 
 
-def test_patience_ends() -> None:
-    calls: list[int] = []
+def test_a_store_that_overwrites_what_is_to_be_created_is_refused() -> None:
+    with pytest.raises(UsageError, match="writes a file again that is only to be created"):
+        create(Careless("odd://x"), b"1")  # type: ignore[arg-type]
 
-    def work() -> None:
-        calls.append(1)
-        raise TimeoutError("slow")
 
-    with pytest.raises(TimeoutError):
-        patiently(work)
-    assert len(calls) == places.NUM_TRIES
+def test_a_store_that_cannot_create_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pipe_file(self: Any, path: str, data: bytes) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Careless, "pipe_file", pipe_file)
+    with pytest.raises(UsageError, match="cannot create a file only where there is none"):
+        create(Careless("odd://x"), b"1")  # type: ignore[arg-type]
+
+
+def test_a_file_whose_creation_was_not_answered_is_created(root: Place) -> None:
+    if is_local(root):
+        return
+    put(root / "x", b"mine")
+    assert create(root / "x", b"mine")
+    assert not create(root / "x", b"another's")
+
+
+@pytest.mark.parametrize("url", ["ftp://me:secret@h/cache", "https://h/cache?token=secret"])
+def test_a_cache_is_not_named_with_its_secret(url: str) -> None:
+    with pytest.raises(UsageError, match="is named without user, password") as caught:
+        to_place(url)
+    assert "secret" not in str(caught.value)
 
 
 def test_temporary_files_lie_in_a_local_cache_and_beside_a_remote_one(tmp_path: Path) -> None:
