@@ -184,15 +184,21 @@ def killed_at_operation(site: Site, number: int, *, when: str) -> Told:
     return Counter({stage: 1})
 
 
-def killed_at_random(site: Site, chance: random.Random, *, num_workers: int) -> Told:
-    """kill -9 of the run's process group, again and again."""
+def killed_at_random(
+    site: Site, chance: random.Random, *, num_workers: int, waits: bool = True
+) -> Told:
+    """kill -9 of the run's process group, again and again.
+
+    Unless it `waits`, the next run begins while workers of the killed one are still at work.
+    """
     trial, told = site.begin(), Counter[str]()
     for _ in range(MOST_KILLS):
         fork = trial.start("--workers", str(num_workers))
         time.sleep(chance.uniform(0, 1.2 * site.seconds * num_workers))
         fork.signal(signal.SIGKILL)
         code = fork.wait()
-        trial.ended()
+        if waits:
+            trial.ended()
         if code == 0:
             break
         assert code == -signal.SIGKILL, fork.err

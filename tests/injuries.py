@@ -73,8 +73,10 @@ class Operations:
         return number
 
     def _counts(self, file: Any) -> bool:
-        path = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else os.fspath(file)
-        path = os.path.abspath(os.fsdecode(path))
+        if isinstance(file, int):
+            path = str(Path(f"/proc/self/fd/{file}").readlink())
+        else:
+            path = str(Path(os.fsdecode(file)).absolute())
         return path.startswith(self._cache) and "/.tmp/run-" not in path
 
 

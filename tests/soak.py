@@ -63,6 +63,9 @@ def soak(site: Site, *, seed: int, rounds: int, only: str | None) -> int:
         "killed at random, 2 workers": lambda chance: faults.killed_at_random(
             site, chance, num_workers=2
         ),
+        "killed at random, the next run at once": lambda chance: faults.killed_at_random(
+            site, chance, num_workers=2, waits=False
+        ),
         "a worker killed": lambda chance: faults.worker_killed(site, chance),
         "a decoder killed": lambda chance: faults.decoder_killed(
             site, chance, num_workers=chance.choice((1, 2))
