@@ -248,12 +248,17 @@ def interrupted(
     number: signal.Signals,
     *,
     num_workers: int,
-    after_seconds: float,
-    arguments: tuple[str, ...] = (),
+    after_seconds: float = 0.0,
+    once_there: str = "",
 ) -> tuple[float, str]:
-    """SIGINT to the group, or SIGTERM to the run: (seconds until all is gone, stage)."""
+    """SIGINT to the group, or SIGTERM to the run: (seconds until all is gone, stage).
+
+    So many seconds after its start, or as soon as the cache has files of the pattern `once_there`.
+    """
     trial = site.begin()
-    fork = trial.start("--workers", str(num_workers), *arguments)
+    fork = trial.start("--workers", str(num_workers))
+    while once_there and fork.poll() is None and not list(site.cache.glob(once_there)):
+        time.sleep(0.002)
     time.sleep(after_seconds)
     began = time.monotonic()
     if number == signal.SIGINT:

@@ -14,13 +14,15 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import beam_runner
+from pipeline import sharding
 from pipeline.cache import open_cache
 from pipeline.layout import CacheLayout
+from pipeline.packing import TarWriter
 from pipeline.sources import read_sources
 from pipeline.verifying import verify_cache
 from schemas.errors import CacheDamaged
@@ -67,7 +69,9 @@ def test_a_killed_decoder_costs_nothing(site: Site, number: int) -> None:
 def test_a_run_that_is_told_to_ends_in_seconds_and_leaves_nothing(
     site: Site, number: signal.Signals, num_workers: int
 ) -> None:
-    faults.interrupted(site, number, num_workers=num_workers, after_seconds=0.8 * num_workers)
+    there = "shards/*.json"
+    _, stage = faults.interrupted(site, number, num_workers=num_workers, once_there=there)
+    assert stage in ("build", "publish", "finalize")
 
 
 @pytest.mark.slow
@@ -146,6 +150,50 @@ def test_no_clock_is_trusted(site: Site) -> None:
 
 def run(cache: Path, videos: Path) -> None:
     beam_runner.run(read_sources([str(videos)]).sources, TINY, cache_path=cache)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "after"),
+    [
+        (sharding, "temporary_file", False),  # before anything of the shard is there
+        (TarWriter, "add", True),  # while it is written
+        (sharding, "publish", True),  # the tar is there, its sidecar is not
+        (sharding, "publish_bytes", True),  # committed, and the run does not know
+    ],
+)
+def test_a_run_that_fails_at_a_shard_goes_on(
+    finished: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    name: str,
+    after: bool,
+) -> None:
+    whole, videos = finished
+    function, calls = getattr(owner, name), 0
+
+    def fail(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2 and not after:
+            raise ZeroDivisionError
+        result = function(*args, **options)
+        if calls == 2:
+            raise ZeroDivisionError
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fail)
+        with pytest.raises(Exception, match="ZeroDivisionError"):
+            run(tmp_path / "cache", videos)
+    assert not (tmp_path / "cache" / ".tmp").exists()
+    shards = faults.committed(tmp_path / "cache")
+    run(tmp_path / "cache", videos)
+    assert contents(tmp_path / "cache") == contents(whole)
+    assert (
+        faults.committed(tmp_path / "cache").items()
+        >= {key: value for key, value in shards.items() if key.endswith(".json")}.items()
+    )
 
 
 @pytest.fixture(scope="module")
