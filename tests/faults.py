@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.verifying import verify_cache
-from tests.forking import ROOT, Fork, Forks, children
+from tests.forking import PATIENCE_SECONDS, ROOT, Fork, Forks, children
 
 if TYPE_CHECKING:
     from tests.clips import ClipShelf
@@ -318,20 +318,26 @@ def disk_really_full(site: Site, *, num_bytes: int, num_workers: int) -> Told:
         cp -r disk/cache cache
     """
     site.begin()
-    ended = subprocess.run(
+    child = subprocess.Popen(
         ["unshare", "-rm", "sh", "-c", script],
         cwd=site.folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
-        check=False,
+        start_new_session=True,
     )
-    codes = [int(line.split()[1]) for line in ended.stdout.splitlines() if line.startswith("code")]
-    assert codes[1:] == [0], (codes, ended.stderr)
-    assert codes[0] in (0, 2), (codes, ended.stderr)
+    try:
+        out, err = child.communicate(timeout=PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        _, err = child.communicate()
+        raise TimeoutError(f"not ended after {PATIENCE_SECONDS:.0f} s: {err}") from None
+    codes = [int(line.split()[1]) for line in out.splitlines() if line.startswith("code")]
+    assert codes[1:] == [0], (codes, err)
+    assert codes[0] in (0, 2), (codes, err)
     if codes[0] == 2:
-        assert "No space left on device" in ended.stderr, ended.stderr
+        assert "No space left on device" in err, err
     check_same(contents(site.cache), site.whole)
     return Counter({"full": int(codes[0] == 2)})
 

@@ -23,9 +23,10 @@ from pipeline import sharding
 from pipeline.cache import open_cache
 from pipeline.layout import CacheLayout
 from pipeline.packing import TarWriter
+from pipeline.run_folder import RunFolder
 from pipeline.sources import read_sources
 from pipeline.verifying import verify_cache
-from schemas.errors import CacheDamaged
+from schemas.errors import CacheDamaged, StorageError
 from schemas.recipe import Recipe
 from tests import faults
 from tests.faults import SETTINGS, Site, contents
@@ -80,7 +81,7 @@ def test_a_run_ends_in_seconds_while_torch_computes(site: Site) -> None:
         pytest.skip("no encoder that takes its time: pip install 'reelcache[demo]'")
     cache = site.folder / "slow"
     shutil.rmtree(cache, ignore_errors=True)
-    more = ("--set", "sampling.fps=25", "--workers", "2")
+    more = ("--set", "sampling.fps=25", "--set", "shards.max_seconds=2", "--workers", "2")
     fork = site.forks.start("run", "videos", "slow", "--recipe", "demo", *more, cache="slow")
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not list(cache.glob(".tmp/train-*.tar.*")):
@@ -150,6 +151,26 @@ def test_no_clock_is_trusted(site: Site) -> None:
 
 def run(cache: Path, videos: Path) -> None:
     beam_runner.run(read_sources([str(videos)]).sources, TINY, cache_path=cache)
+
+
+def test_an_error_of_a_worker_that_cannot_write_its_log_ends_the_run(
+    finished: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, build = tmp_path / "cache", beam_runner.build
+
+    def build_nowhere(*args: Any, **options: Any) -> Any:
+        (cache / "shards").touch()  # a file where the folder should be
+        return build(*args, **options)
+
+    monkeypatch.setattr(beam_runner, "build", build_nowhere)
+    monkeypatch.setattr(RunFolder, "workers_log", Path("/dev/full"))
+    with pytest.raises(StorageError, match="cannot be written"):
+        beam_runner.run(
+            read_sources([str(finished[1])]).sources,
+            TINY,
+            cache_path=cache,
+            options=beam_runner.RunOptions(num_workers=2),
+        )
 
 
 @pytest.mark.parametrize(
