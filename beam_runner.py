@@ -174,9 +174,8 @@ def run(
                     video_ids=video_ids,
                     max_rate=options.max_reject_rate,
                     cache=str(layout.root),
+                    is_shared=options.is_local,
                 )
-                if not options.is_local:  # its workers do not hear of each other's rejects
-                    limit = replace(limit, max_rate=1.0, uncounted=frozenset())
                 with (
                     watch("build", sum(spec.num_clips for spec in todo), meeting),
                     open_root(

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from encoders.base import Encoder, EncoderSpec, Runtime, refuse_choices
-from encoders.devices import choose_precision
+from encoders.base import Encoder, EncoderSpec, Runtime
 from encoders.published import check_fields, config_beside
 from encoders.tensors import read_tensors
-from encoders.vit import Vit, choose_block, choose_resize, name_layer
-from encoders.weights import HubFiles, Weights, find_weights, how_to_get
+from encoders.vit import Vit, choose_block, spec_of
+from encoders.weights import HubFiles, Weights, find_weights
 from schemas.recipe import EncoderSettings
 from schemas.resize import ResizeSpec
 
@@ -103,26 +102,17 @@ SIZES = {
 
 def spec(settings: EncoderSettings, *, device: str) -> EncoderSpec:
     """Whichever of `SIZES` the settings name. RecipeError, WeightsError."""
-    refuse_choices(settings, but=("weights", "layer", "resize", "precision"))
     size = SIZES[settings.encoder]
-    num_blocks = choose_block(settings, depth=size.depth)
-    weights = _find(settings) if settings.weights else None
-    if weights is not None:
-        _check(weights, size, settings.encoder)
-    return EncoderSpec(
-        name=settings.encoder,
-        width=size.image,
-        height=size.image,
-        grid=size.grid,
-        dim=size.width,
+    return spec_of(
+        size,
+        settings,
+        find=_find,
+        check=_check,
+        device=device,
         architecture=f"{size.open_clip}: {size.shape}, without class token",
         preprocessing="/ 255, mean 0.5, std 0.5",
-        resize=choose_resize(settings, own=OWN_RESIZE),
-        layer=name_layer(num_blocks, depth=size.depth, norm=settings.layer is None),
-        precision=choose_precision(settings.precision, device=device),
-        weights_sha256="" if weights is None else weights.sha256(),
-        weights_hint=how_to_get(size.hub),
-        libraries=("torch", "timm"),
+        resize=OWN_RESIZE,
+        library="timm",
     )
 
 

@@ -81,7 +81,10 @@ def _safetensors_names(path: Path) -> list[str]:
         if not 2 <= length <= MAX_HEADER_BYTES:
             raise WeightsError(f"{path}: not a safetensors file: its header has {length} bytes")
         if length > size - 8:
-            raise WeightsError(f"{path}: not a safetensors file, or cut off: {size} bytes")
+            raise WeightsError(
+                f"{path}: not a safetensors file, or cut off: {size} bytes",
+                hint="fetch it again, and compare its sha256 with the published one",
+            )
         try:
             header = json.loads(file.read(length))
         except ValueError as error:

@@ -184,7 +184,8 @@ def _read_file(path: Path) -> Tensors:
         code = _named_code(error) if isinstance(error, pickle.UnpicklingError) else ""
         if not code:
             raise WeightsError(
-                f"{path}: not a file of weights, or damaged: {_say(error)}"
+                f"{path}: not a file of weights, or damaged: {_say(error)}",
+                hint="fetch it again, and compare its sha256 with the published one",
             ) from error
         raise WeightsError(
             f"{path}: holds {code} beside tensors, and whoever unpickles such things may run"
@@ -200,7 +201,10 @@ def _read_safetensors(path: Path) -> Tensors:
     try:
         tensors: Tensors = dict(load_file(path))
     except (SafetensorError, OSError, ValueError) as error:
-        raise WeightsError(f"{path}: not a safetensors file: {_say(error)}") from error
+        raise WeightsError(
+            f"{path}: not a safetensors file, or damaged: {_say(error)}",
+            hint="fetch it again, and compare its sha256 with the published one",
+        ) from error
     if not tensors:
         raise WeightsError(f"{path}: holds no tensors by name")
     return tensors

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from encoders.weights import HubFiles
+from encoders.base import EncoderSpec, refuse_choices
+from encoders.devices import choose_precision
+from encoders.weights import HubFiles, Weights, how_to_get
 from schemas.errors import RecipeError
 from schemas.recipe import EncoderSettings
 from schemas.resize import ResizeSpec
@@ -34,6 +38,50 @@ class Vit:
     def shape(self) -> str:
         """For a stamp."""
         return f"{self.depth} blocks of {self.width}, {self.heads} heads, patch {self.patch}"
+
+
+V = TypeVar("V", bound=Vit)
+
+
+def spec_of(
+    size: V,
+    settings: EncoderSettings,
+    *,
+    find: Callable[[EncoderSettings], Weights],
+    check: Callable[[Weights, V, str], None],
+    device: str,
+    architecture: str,
+    preprocessing: str,
+    resize: ResizeSpec,
+    library: str,
+    temporal_stride: int = 1,
+) -> EncoderSpec:
+    """The spec of an adapter whose features end with the final norm unless a layer is named.
+
+    `find` finds its weights, `check` raises where they are another model's; neither is called for a
+    recipe that is wrong. `resize` is the encoder's own way. RecipeError, WeightsError.
+    """
+    refuse_choices(settings, but=("weights", "layer", "resize", "precision"))
+    num_blocks = choose_block(settings, depth=size.depth)
+    weights = find(settings) if settings.weights else None
+    if weights is not None:
+        check(weights, size, settings.encoder)
+    return EncoderSpec(
+        name=settings.encoder,
+        width=size.image,
+        height=size.image,
+        grid=size.grid,
+        dim=size.width,
+        architecture=architecture,
+        preprocessing=preprocessing,
+        resize=choose_resize(settings, own=resize),
+        temporal_stride=temporal_stride,
+        layer=name_layer(num_blocks, depth=size.depth, norm=settings.layer is None),
+        precision=choose_precision(settings.precision, device=device),
+        weights_sha256="" if weights is None else weights.sha256(),
+        weights_hint=how_to_get(size.hub),
+        libraries=("torch", library),
+    )
 
 
 def choose_block(settings: EncoderSettings, *, depth: int, own: int = -1) -> int:

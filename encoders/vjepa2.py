@@ -7,11 +7,10 @@ odd one the last frame is seen twice. Pictures are cut to a centred square, as t
 
 from __future__ import annotations
 
-from encoders.base import Encoder, EncoderSpec, Runtime, refuse_choices
-from encoders.devices import choose_precision
+from encoders.base import Encoder, EncoderSpec, Runtime
 from encoders.published import check_fields, config_beside
-from encoders.vit import Vit, choose_block, choose_resize, name_layer
-from encoders.weights import HubFiles, Weights, find_weights, how_to_get
+from encoders.vit import Vit, choose_block, spec_of
+from encoders.weights import HubFiles, Weights, find_weights
 from schemas.errors import WeightsError
 from schemas.recipe import EncoderSettings
 from schemas.resize import ResizeSpec
@@ -41,7 +40,7 @@ SIZES = {
         depth=24,
         heads=16,
         gigabytes=1.30,
-        licence="MIT",
+        licence="see the repository's page",
     ),
     "vjepa2-h-16-256": _size(
         "vjepa2-vith-fpc64-256",
@@ -50,7 +49,7 @@ SIZES = {
         depth=32,
         heads=16,
         gigabytes=2.61,
-        licence="MIT",
+        licence="see the repository's page",
     ),
     "vjepa2-g-16-256": _size(
         "vjepa2-vitg-fpc64-256",
@@ -76,27 +75,18 @@ SIZES = {
 
 def spec(settings: EncoderSettings, *, device: str) -> EncoderSpec:
     """Whichever of `SIZES` the settings name. RecipeError, WeightsError."""
-    refuse_choices(settings, but=("weights", "layer", "resize", "precision"))
     size = SIZES[settings.encoder]
-    num_blocks = choose_block(settings, depth=size.depth)
-    weights = _find(settings) if settings.weights else None
-    if weights is not None:
-        _check(weights, size, settings.encoder)
-    return EncoderSpec(
-        name=settings.encoder,
-        width=size.image,
-        height=size.image,
-        grid=size.grid,
-        dim=size.width,
+    return spec_of(
+        size,
+        settings,
+        find=_find,
+        check=_check,
+        device=device,
         architecture=f"V-JEPA 2: {size.shape}, {STRIDE} frames a tubelet",
         preprocessing="/ 255, ImageNet mean and std",
-        resize=choose_resize(settings, own=_own_resize(size)),
+        resize=_own_resize(size),
+        library="transformers",
         temporal_stride=STRIDE,
-        layer=name_layer(num_blocks, depth=size.depth, norm=settings.layer is None),
-        precision=choose_precision(settings.precision, device=device),
-        weights_sha256="" if weights is None else weights.sha256(),
-        weights_hint=how_to_get(size.hub),
-        libraries=("torch", "transformers"),
     )
 
 

@@ -39,6 +39,7 @@ class HubFiles:
     size_bytes: int
     """About, for people."""
     licence: str
+    """Of the weights, for people."""
     gated: bool = False
 
 
@@ -67,8 +68,11 @@ class Weights:
 def how_to_get(hub: HubFiles | None) -> str:
     """A hint for someone who has no weights."""
     ways = ["give --weights FILE or FOLDER"]
-    if hub is not None and not hub.gated:
-        ways.append(f"--weights hub to download {hub.size_bytes / 1e9:.1f} GB from {hub.repo}")
+    if hub is not None and hub.gated:
+        ways[0] += f" of {hub.repo} (gated; {hub.licence})"
+    elif hub is not None:
+        size = f"{hub.size_bytes / 1e9:.1f} GB"
+        ways.append(f"--weights hub to download {size} from {hub.repo} ({hub.licence})")
     return ", ".join(ways) + ", or --weights random for a trial; see docs/encoders.md"
 
 

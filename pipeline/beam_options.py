@@ -1,4 +1,4 @@
-"""CacheOptions: options of a run as PipelineOptions of Beam, so that they travel with the job."""
+"""What Beam is told of a run: its own options, and ours, so that a job's page shows them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _FLAGS = {
     "encoder_device": "device",
     "encoder_batch": "max_batch",
     "encoder_compile": "compile",
+    "fetch_bytes": "fetch_bytes",
     "max_reject_rate": "max_reject_rate",
     "encoder_accelerator": "accelerator",
     "encoder_min_ram": "min_ram",
@@ -36,7 +37,7 @@ _FLAGS = {
 
 
 class CacheOptions(PipelineOptions):  # type: ignore[misc]
-    """How shards are built; see RunOptions, of which these are the fields that workers need."""
+    """Fields of RunOptions that workers need, as a job's page shows them; they travel by pickle."""
 
     @classmethod
     def _add_argparse_args(cls, parser: Any) -> None:
@@ -45,14 +46,11 @@ class CacheOptions(PipelineOptions):  # type: ignore[misc]
         parser.add_argument("--encoder_device", default=default.device)
         parser.add_argument("--encoder_batch", type=int, default=None)
         parser.add_argument("--encoder_compile", action="store_true", default=default.compile)
+        parser.add_argument("--fetch_bytes", type=int, default=default.fetch_bytes)
         parser.add_argument("--max_reject_rate", type=float, default=default.max_reject_rate)
         parser.add_argument("--encoder_accelerator", default=default.accelerator)
         parser.add_argument("--encoder_min_ram", default=default.min_ram)
         parser.add_argument("--encoder_min_cpus", type=int, default=None)
-
-    def fields(self) -> dict[str, Any]:
-        """Field of RunOptions -> its value."""
-        return {field: getattr(self, flag) for flag, field in _FLAGS.items()}
 
 
 def beam_arguments(options: RunOptions, *, stage: Stage, run_id: str) -> list[str]:

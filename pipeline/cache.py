@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -273,7 +274,7 @@ class FeatureCache:
         if key not in self._rows:
             raise UsageError(
                 f"no sample {key!r} in {self.layout.root}{nearest(key, self._rows)}",
-                hint=f"see: pipeline inspect {self.layout.root}",
+                hint=f"see: pipeline inspect {shlex.quote(str(self.layout.root))}",
             )
         return self._rows[key]
 
@@ -284,12 +285,12 @@ class FeatureCache:
         except OSError as error:
             raise CacheDamaged(
                 f"{self.layout.tar(shard)}: cannot be read: {error.strerror or error}",
-                hint=f"run: pipeline verify {self.layout.root}",
+                hint=f"run: pipeline verify {shlex.quote(str(self.layout.root))}",
             ) from error
         if count != view.nbytes:
             raise CacheDamaged(
                 f"{self.layout.tar(shard)} ends inside {key}",
-                hint=f"run: pipeline verify {self.layout.root}",
+                hint=f"run: pipeline verify {shlex.quote(str(self.layout.root))}",
             )
 
     def _open_tar(self, shard: str) -> _Tar:
@@ -302,7 +303,8 @@ class FeatureCache:
                 tar = self._tars[shard] = _Tar(path)
             except OSError as error:
                 raise CacheDamaged(
-                    f"{path}: {error.strerror}", hint=f"run: pipeline verify {self.layout.root}"
+                    f"{path}: {error.strerror}",
+                    hint=f"run: pipeline verify {shlex.quote(str(self.layout.root))}",
                 ) from error
             if len(self._tars) > MAX_OPEN_TARS:
                 self._tars.popitem(last=False)
@@ -323,7 +325,7 @@ def read_info(layout: CacheLayout) -> CacheInfo:
     root = layout.root
     if isinstance(root, Path) and not root.is_dir():
         what = "is a file, not a cache" if root.exists() else "no such folder"
-        raise UsageError(f"{root}: {what}")
+        raise UsageError(f"{root}: {what}", hint="make one with: pipeline run SOURCES CACHE")
     try:
         text = read_bytes(layout.info).decode("utf-8")
     except FileNotFoundError as error:
@@ -353,7 +355,7 @@ def _read_index(layout: CacheLayout) -> Any:
     try:
         table = read_table(layout.index).combine_chunks()
     except CacheDamaged as error:
-        error.hint = f"run: pipeline verify {layout.root}"
+        error.hint = f"run: pipeline verify {shlex.quote(str(layout.root))}"
         raise
     if table.schema.names != INDEX_SCHEMA.names:
         raise CacheDamaged(f"{layout.index}: columns {table.schema.names} are not an index's")

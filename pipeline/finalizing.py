@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -166,14 +167,14 @@ def check_reject_rate(account: Account, layout: CacheLayout, *, max_reject_rate:
     if account.num_cached == 0:
         raise NothingUsable(
             f"none of {len(account.outcomes)} sources is usable: {reasons}",
-            hint=f"see: pipeline rejects {layout.root}",
+            hint=f"see: pipeline rejects {shlex.quote(str(layout.root))}",
         )
     if account.reject_rate > max_reject_rate:
         raise TooManyRejects(
             f"{len(account.rejects)} of {len(account.outcomes)} sources were rejected"
             f" ({account.reject_rate:.1%}, the limit is {max_reject_rate:.1%}): {reasons}",
-            hint=f"see: pipeline rejects {layout.root}; what is built is kept: run again with a"
-            " higher --max-reject-rate to finish the cache",
+            hint=f"see: pipeline rejects {shlex.quote(str(layout.root))}; what is built is kept:"
+            " run again with a higher --max-reject-rate to finish the cache",
         )
 
 

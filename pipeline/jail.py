@@ -218,7 +218,10 @@ class DecoderProcess:
                 # It died while it was idle: not the next video's fault.
                 self.kill()
                 if last_try:
-                    raise WorkerDied("decoder processes die before they get work") from None
+                    raise WorkerDied(
+                        "decoder processes die before they get work",
+                        hint="see: pipeline doctor; what is committed is kept, run again",
+                    ) from None
         self._num_videos += 1
         self.exchange = Exchange(self, duration_seconds=duration_seconds)
         return self.exchange

@@ -70,7 +70,8 @@ class CacheLayout:
     def extensions(self, folder: Place) -> list[Place]:
         """The numbered, immutable files of plan/ or probes/, oldest first."""
         names = [name for name in list_sizes(folder) if _EXTENSION.fullmatch(name)]
-        return [folder / name for name in sorted(names)]
+        # By number: those of a stream have 19 digits, and the next one after them may have fewer.
+        return [folder / name for name in sorted(names, key=lambda name: int(name.split(".")[0]))]
 
     def extension(self, folder: Place, number: int | None) -> Place:
         """The file of plan/ or probes/ with a number; None: of the next one."""

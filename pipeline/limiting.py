@@ -6,9 +6,10 @@ times all sources, it can only get worse, and the rest of the work would be for 
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.meeting import Meeting
 from schemas.account import Account
@@ -48,9 +49,11 @@ class RejectLimit:
         video_ids: Collection[str],
         max_rate: float,
         cache: str,
+        is_shared: bool = True,
     ) -> RejectLimit:
         """The limit of a run: `so_far` and `video_ids` are of its sources, `todo` is to be built.
 
+        `is_shared`: workers hear of each other's rejects; else the run is judged at its end.
         TooManyRejects: there are too many of them already.
         """
         others = {piece.video_id for spec in todo for piece in spec.pieces} - set(video_ids)
@@ -62,7 +65,7 @@ class RejectLimit:
             cache=cache,
         )
         limit._check(Counter())
-        return limit
+        return limit if is_shared else replace(limit, max_rate=1.0, uncounted=frozenset())
 
     def check(self, meeting: Meeting) -> None:
         """TooManyRejects: the workers together have met too many."""
@@ -87,8 +90,9 @@ class RejectLimit:
             raise TooManyRejects(
                 f"{reasons.total()} of {self.num_sources} sources were rejected ({rate:.1%}, the"
                 f" limit is {self.max_rate:.1%}): {text}; the run was stopped early",
-                hint=f"see: pipeline rejects {self.cache}; what is built is kept: mend or leave out"
-                " these sources, or run again with a higher --max-reject-rate to go on",
+                hint=f"see: pipeline rejects {shlex.quote(self.cache)}; what is built is kept:"
+                " mend or leave out these sources, or run again with a higher --max-reject-rate to"
+                " go on",
             )
 
 

@@ -1,4 +1,8 @@
-"""RunOptions: how and where a run is executed; nothing here changes a byte of the cache."""
+"""RunOptions: how and where a run is executed, which no recipe says.
+
+Nothing here changes what is cached but by the device: `precision = "auto"` becomes what suits it,
+which is in the stamp, and a GPU's last bits depend on the batch.
+"""
 
 from __future__ import annotations
 

@@ -163,10 +163,6 @@ class RunFolder:
             by_process[pid] = by_process.get(pid, Measured()) + one
         return sum_of_workers(by_process)
 
-    def totals(self) -> Counter[str]:
-        """The counts of `measured`."""
-        return self.measured().counts
-
     def _sum(self, kind: str) -> Counter[str]:
         totals: Counter[str] = Counter()
         for path in (self.path / kind).glob("*.json"):

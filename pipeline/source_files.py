@@ -181,7 +181,7 @@ def fetch(
             raise OSError(f"{size} of {num_bytes} bytes came")
 
     try:
-        _remotely(lambda: copy(), what=target.parent)
+        _remotely(copy, what=target.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             target.unlink(missing_ok=True)

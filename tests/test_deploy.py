@@ -15,7 +15,7 @@ from pipeline.engines import CPU_MACHINE, DATAFLOW_DEFAULTS, ENGINES, GPU_MACHIN
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
-PAGE = (ROOT / "docs" / "engines.md").read_text()
+PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("engines.md", "dataflow.md"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 

@@ -17,6 +17,7 @@ from encoders import check_encoder, list_encoders, list_sound_encoders, load_enc
 from pipeline.cli import COMMANDS
 from pipeline.layout import CacheLayout
 from pipeline.measuring import COUNTS, STAGES
+from pipeline.verifying import KINDS
 from schemas.reject import REASONS
 from schemas.tables import INDEX_SCHEMA, REJECT_SCHEMA
 
@@ -47,6 +48,11 @@ def test_every_file_in_the_tree_exists() -> None:
 def test_reasons_of_rejects_are_documented_as_they_are() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*) \| (yes|no) \|$", FORMAT, re.MULTILINE)
     assert {name: (meaning, later == "yes") for name, meaning, later in rows} == REASONS
+
+
+def test_findings_are_documented_as_they_are() -> None:
+    section = FORMAT.partition("\n## Findings of verify\n")[2].partition("\n## ")[0]
+    assert dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE)) == KINDS
 
 
 def test_counts_and_stages_are_documented_as_they_are() -> None:

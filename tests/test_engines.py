@@ -132,10 +132,13 @@ def test_without_an_accelerator_machines_have_none() -> None:
 
 
 def test_options_of_a_run_travel_with_the_job() -> None:
-    options = on_dataflow(num_decoders=6, max_batch=32, compile=True, device="cuda")
+    options = on_dataflow(
+        num_decoders=6, max_batch=32, compile=True, device="cuda", fetch_bytes=10**9
+    )
     _, job = dataflow_job("build", options)
     told = job.environment.sdk_pipeline_options["options"]
     assert (told["decoders"], told["encoder_batch"]) == (6, 32)
+    assert told["fetch_bytes"] == 10**9
     assert told["encoder_compile"] is True
     assert told["encoder_device"] == "cuda"
 

@@ -38,8 +38,8 @@ Examples:
   pipeline run videos/ cache/
   pipeline inspect cache/
 
-Exit codes: 0 fine, 1 verify found something, 2 wrong use, recipe or place, 3 too many rejects,
-4 cache damaged or incompatible, 70 a bug."""
+Exit codes: 0 fine, 1 verify found something, 2 wrong use, recipe or place, 3 too many rejects or
+nothing usable, 4 cache damaged or incompatible, 70 a bug, 130 and 143 interrupted."""
 
 
 class LazyGroup(click.Group):

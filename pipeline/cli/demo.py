@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.run import execute, print_report
+from pipeline.cli.reporting import print_report
+from pipeline.cli.run import execute
 from pipeline.cli.show import common_options, count_text, print_json, set_verbosity
 from pipeline.layout import CacheLayout
 from pipeline.storage import storage_errors
@@ -86,7 +87,7 @@ def demo(
         print_json(report.to_json() | {"recipe": name, "verified": result.ok})
         return 0 if result.ok else 1
     print_report(report, num_ignored=found.num_ignored)
-    click.echo(f"\n$ pipeline verify {cache}")
+    click.echo(f"\n$ pipeline verify {shlex.quote(str(cache))}")
     click.echo(
         f"{'ok' if result.ok else 'DAMAGED'}: {count_text(result.num_samples, 'sample')} in"
         f" {count_text(result.num_shards, 'shard')}"
@@ -134,6 +135,7 @@ def _make_clips(folder: Path, *, silent: bool) -> str:
 def _explain(path: Path, rejects: tuple[Reject, ...]) -> None:
     from pipeline.cache import open_cache
 
+    shown = shlex.quote(str(path))
     with open_cache(path) as cache:
         key = cache.keys()[0]
         sample = cache[key]
@@ -158,15 +160,15 @@ def _explain(path: Path, rejects: tuple[Reject, ...]) -> None:
             meaning = REASONS[reject.reason][0]
             click.echo(f"  {PurePath(reject.uri).name}: {reject.reason} ({meaning})")
         if len(rejects) > SHOWN_REJECTS:
-            click.echo(f"  and {len(rejects) - SHOWN_REJECTS} more: pipeline rejects {path}")
+            click.echo(f"  and {len(rejects) - SHOWN_REJECTS} more: pipeline rejects {shown}")
     else:
         click.echo("Nothing was rejected.")
     click.echo(
         f"""
 Where to look next (`source .venv/bin/activate` makes `pipeline` a command):
-  pipeline inspect {path}
-  pipeline inspect {path}::{key}
-  pipeline stats {path}
+  pipeline inspect {shown}
+  pipeline inspect {shown}::{key}
+  pipeline stats {shown}
 In Python:
   from pipeline import open_cache
   sample = open_cache("{path}")["{key}"]

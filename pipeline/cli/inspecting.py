@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any
@@ -236,7 +237,9 @@ def _inspect_sample(path: str, key: str, *, as_json: bool) -> None:
     from pipeline.cache import open_cache
 
     if not key:
-        raise UsageError(f"{path}:: names no key", hint=f"see: pipeline inspect {path}")
+        raise UsageError(
+            f"{path}:: names no key", hint=f"see: pipeline inspect {shlex.quote(str(path))}"
+        )
     with open_cache(path) as cache:
         if key in cache.videos and key not in cache:
             raise UsageError(

@@ -21,7 +21,12 @@ Examples:
 
 @click.command(epilog=EPILOG, no_args_is_help=True)
 @click.argument("cache")
-@click.option("--reason", type=click.Choice(sorted(REASONS)), help="Only this reason.")
+@click.option(
+    "--reason",
+    type=click.Choice(sorted(REASONS)),
+    metavar="REASON",
+    help="Only this reason; docs/format.md lists them.",
+)
 @click.option(
     "--retryable/--permanent",
     "retryable",

@@ -26,6 +26,7 @@ SHARED = (
     "decoders",
     "device",
     "batch",
+    "fetch_bytes",
     "compile",
     "max_reject_rate",
 )
@@ -82,6 +83,7 @@ def watch(
     decoders: int | None,
     device: str,
     batch: int | None,
+    fetch_bytes: float,
     compile: bool,  # noqa: A002 - the option's name
     max_reject_rate: float,
     interval: float,
@@ -114,6 +116,7 @@ def watch(
         device=device,
         compile=compile,
         max_batch=batch,
+        fetch_bytes=int(fetch_bytes),
         max_reject_rate=max_reject_rate,
         keep_encoders=workers == 1,
         beam_arguments=beam_arguments,

@@ -319,7 +319,8 @@ class TestHub:
             find("hub", hub=gated)
         assert "It is gated: ask for access on the page of someone/model" in caught.value.hint
         assert "hub" not in how_to_get(gated)
-        assert "--weights hub to download 3.5 GB from someone/model" in how_to_get(HUB)
+        assert "FOLDER of someone/model (gated; own)" in how_to_get(gated)
+        assert "--weights hub to download 3.5 GB from someone/model (MIT)" in how_to_get(HUB)
 
     def test_what_is_published_nowhere_cannot_be_downloaded(self):
         with pytest.raises(WeightsError, match="nothing of it to download"):

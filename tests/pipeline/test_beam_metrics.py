@@ -61,4 +61,4 @@ def test_probing_tells_the_engine(tmp_path: Path) -> None:
     assert told["probed"] == 2
     assert told["rejects_empty_file"] == told["rejects_not_a_video"] == 1
     assert told["probe_ms"].count == 2  # type: ignore[attr-defined]
-    assert run_folder.totals()["probed"] == 2
+    assert run_folder.measured().counts["probed"] == 2

@@ -1,6 +1,7 @@
 """FeatureCache, on a small cache that is written by hand: no video, no encoder."""
 
 import json
+import shlex
 import shutil
 
 import numpy as np
@@ -244,7 +245,8 @@ class TestDamage:
             assert cache["a_000000"].key == "a_000000"
             with pytest.raises(CacheDamaged, match="No such file") as caught:
                 cache[sample_key("b cat", 0)]
-        assert caught.value.hint == f"run: pipeline verify {layout.root}"
+        place = shlex.quote(str(layout.root))
+        assert caught.value.hint == f"run: pipeline verify {place}"
 
     def test_a_truncated_tar_is_noticed_where_it_ends(self, layout):
         with open_cache(layout.root) as cache:

@@ -108,11 +108,11 @@ def test_counts_of_all_workers_are_summed(run_folder, monkeypatch):
         count(clips=2, frames=7)
         count(clips=1)
         count.flush()
-    assert run_folder.totals() == {"clips": 6, "frames": 14}
+    assert run_folder.measured().counts == {"clips": 6, "frames": 14}
 
 
 def test_no_counts_are_zero(run_folder):
-    assert run_folder.totals()["clips"] == 0
+    assert run_folder.measured().counts["clips"] == 0
 
 
 def test_counts_are_written_now_and_then_only(run_folder, monkeypatch):
@@ -120,12 +120,12 @@ def test_counts_are_written_now_and_then_only(run_folder, monkeypatch):
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
     count = ProgressCounter(run_folder)
     count(clips=1)
-    assert run_folder.totals()["clips"] == 1
+    assert run_folder.measured().counts["clips"] == 1
     count(clips=1)
-    assert run_folder.totals()["clips"] == 1
+    assert run_folder.measured().counts["clips"] == 1
     now += 2 * module.WRITE_SECONDS
     count(clips=1)
-    assert run_folder.totals()["clips"] == 3
+    assert run_folder.measured().counts["clips"] == 3
 
 
 def test_counts_are_never_seen_half_written(run_folder):
@@ -146,7 +146,7 @@ def test_stages_of_one_worker_do_not_replace_each_other(run_folder):
     probing, building = ProgressCounter(run_folder), ProgressCounter(run_folder)
     probing(probed=4)
     building(done=1)
-    assert run_folder.totals() == {"probed": 4, "done": 1}
+    assert run_folder.measured().counts == {"probed": 4, "done": 1}
 
 
 def test_times_of_all_workers_are_summed_but_for_the_longest(run_folder, monkeypatch):

@@ -19,6 +19,7 @@ TREE = {
     "WeightsError": ("UsageError", 2),
     "DeviceError": ("UsageError", 2),
     "StorageError": ("UsageError", 2),
+    "EngineError": ("UsageError", 2),
     "TooManyRejects": ("ReelcacheError", 3),
     "NothingUsable": ("TooManyRejects", 3),
     "CacheError": ("ReelcacheError", 4),
