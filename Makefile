@@ -5,8 +5,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(shell cksum < pyproject.toml | cut -d' ' -f1)
 VIDEOS ?=
+ROUNDS ?= 10
+SEED ?=
 
-.PHONY: setup demo test check bench gpu build clean
+.PHONY: setup demo test soak check bench gpu build clean
 
 setup: $(READY)
 
@@ -23,6 +25,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
+
+# Runs killed, starved and contradicted for minutes; SEED= draws the same faults again.
+soak: $(READY)
+	$(BIN)/python -m tests.soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from pipeline.ending import leave_all
 from pipeline.engines import Engine, Stage, find_engine
 from pipeline.meeting import Meeting
 from pipeline.options import RunOptions
@@ -121,6 +122,7 @@ def _say_that_the_job_goes_on(engine: Engine, meeting: EngineMeeting) -> Iterato
 
     def told(number: int, frame: FrameType | None) -> None:
         os.write(2, sentence.encode())
+        leave_all()  # the job still needs its files and its lock
         then = before[number]
         if callable(then):
             then(number, frame)

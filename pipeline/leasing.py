@@ -15,6 +15,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 
+from pipeline.ending import undone_at_end
 from pipeline.patience import patiently
 from pipeline.places import Place, create, list_sizes, read_bytes
 from pipeline.storage import delete, storage_errors
@@ -67,24 +68,32 @@ class Lease:
         self._what = what
         self._holder = Holder.this_process()
         self._number = -1
+        self._renewed = 0.0
+        """By a clock that nobody sets."""
         self._lost = ""
         self._ended = threading.Event()
         self._renewing = threading.Thread(target=self._renew, daemon=True, name="lease")
+        self._undoing = contextlib.ExitStack()
 
     def __enter__(self) -> Lease:
         """CacheHeld: another run holds it. StorageError."""
         with storage_errors(self._folder):
             last = self._newest()
-            held_by = Holder.from_json(read_bytes(self._path(last))) if last >= 0 else None
+            try:
+                held_by = Holder.from_json(read_bytes(self._path(last))) if last >= 0 else None
+            except FileNotFoundError:  # deleted by a run that has just taken the next one
+                raise self._refusal(None) from None
             if held_by is not None and held_by.expires > time.time():
-                raise self._refusal(held_by)
+                raise self._refusal(held_by, path=self._path(last))
             self._number = last + 1
             self._holder = Holder.this_process()
+            self._renewed = time.monotonic()
             if not create(self._path(self._number), self._holder.to_json()):
                 raise self._refusal(None)
             for number in range(last, max(-1, last - 8), -1):
                 delete(self._path(number))
         self._renewing.start()
+        self._undoing.enter_context(undone_at_end(self._release))
         return self
 
     def __exit__(
@@ -93,6 +102,10 @@ class Lease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._undoing.close()
+        self._release()
+
+    def _release(self) -> None:
         self._ended.set()
         self._renewing.join()
         if not self._lost:
@@ -100,7 +113,10 @@ class Lease:
                 self._write(replace(self._holder, expires=0.0))
 
     def check(self) -> None:
-        """CacheError: the lock is another run's by now."""
+        """CacheError: the lock is another run's by now. StorageError."""
+        if not self._lost:
+            with storage_errors(self._folder):  # the thread that renews may have slept for hours
+                self._look()
         if self._lost:
             raise CacheError(
                 f"{self._what}: {self._lost}", hint="run again; what is committed is kept"
@@ -109,15 +125,20 @@ class Lease:
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_SECONDS):
             try:
-                if self._newest() > self._number:
-                    self._lost = "another run has taken over the lock"
+                self._look()
+                if self._lost:
                     return
                 self._holder = replace(self._holder, expires=time.time() + LEASE_SECONDS)
                 self._write(self._holder)
+                self._renewed = time.monotonic()
             except OSError as error:
-                if time.time() > self._holder.expires:
+                if time.monotonic() - self._renewed > LEASE_SECONDS:
                     self._lost = f"the lock could not be renewed: {error}"
                     return
+
+    def _look(self) -> None:
+        if self._newest() > self._number:
+            self._lost = "another run has taken over the lock"
 
     def _newest(self) -> int:
         numbers = [name.removesuffix(".json") for name in list_sizes(self._folder)]
@@ -130,10 +151,12 @@ class Lease:
         path = self._path(self._number)
         patiently(lambda: path.write_bytes(holder.to_json()))
 
-    def _refusal(self, holder: Holder | None) -> CacheHeld:
+    def _refusal(self, holder: Holder | None, *, path: Place | None = None) -> CacheHeld:
         who = f": {holder}" if holder is not None else ""
         hint = "wait until it has ended"
         if holder is not None:
             left = holder.expires - time.time()
             hint += f"; if it was killed, its lock ends in {left:.0f} s"
+            if left > LEASE_SECONDS + 1:
+                hint += f" by this machine's clock, which differs from the other's: delete {path}"
         return CacheHeld(f"{self._what}: another run is at work on this cache{who}", hint=hint)

@@ -22,6 +22,7 @@ from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.transforms import environments
 from google.protobuf import json_format, text_format
 
+from pipeline.ending import undone_at_end
 from pipeline.run_folder import RunFolder
 from schemas.errors import WorkerDied
 
@@ -50,6 +51,8 @@ class LocalWorkers:
 
     def __enter__(self) -> LocalWorkers:
         _RUNS[self._key] = self
+        self._undoing = contextlib.ExitStack()
+        self._undoing.enter_context(undone_at_end(self._end))
         self._hook = threading.excepthook
         threading.excepthook = self._unless_of_the_dead
         return self
@@ -58,6 +61,7 @@ class LocalWorkers:
         threading.excepthook = self._hook
         self._closed.set()
         self._kill()
+        self._undoing.close()
         del _RUNS[self._key]
 
     def environment(self) -> Any:
@@ -95,6 +99,11 @@ class LocalWorkers:
     def _kill(self) -> None:
         for handler in list(self._handlers):
             handler.kill()
+
+    def _end(self) -> None:
+        self._kill()
+        for handler in list(self._handlers):
+            handler.stop_worker()  # so that it writes no more into files that are deleted
 
     def _unless_of_the_dead(self, args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread else ""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.ending import undone_at_end
 from pipeline.layout import CacheLayout
 from pipeline.leasing import Holder, Lease
 from pipeline.places import Place, list_sizes
@@ -19,6 +20,9 @@ from schemas.errors import CacheHeld, UsageError
 
 OWNER = "owner.json"
 """In the scratch folder of a local cache: who holds it."""
+
+REMOVE_TRIES = 5
+"""A thread that is still at work may put a file where one was just deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +47,23 @@ def hold_cache(layout: CacheLayout) -> Iterator[Hold]:
     root = layout.root
     locked = _flock(root, layout.scratch) if isinstance(root, Path) else _lease(root)
     with locked as check:
-        with storage_errors(layout.scratch):
-            # Whatever lies here is of a run that was killed.
-            shutil.rmtree(layout.scratch, ignore_errors=True)
-            run_folder = RunFolder.create(layout.scratch, place=str(root))
-            (layout.scratch / OWNER).write_bytes(Holder.this_process().to_json())
-        try:
-            yield Hold(run_folder, check)
-        finally:
-            shutil.rmtree(layout.scratch, ignore_errors=True)
+        # Whatever lies here is of a run that was killed.
+        _remove(layout.scratch)
+        with undone_at_end(lambda: _remove(layout.scratch)):
+            try:
+                with storage_errors(root):
+                    run_folder = RunFolder.create(layout.scratch, place=str(root))
+                    (layout.scratch / OWNER).write_bytes(Holder.this_process().to_json())
+                yield Hold(run_folder, check)
+            finally:
+                _remove(layout.scratch)
+
+
+def _remove(scratch: Path) -> None:
+    for _ in range(REMOVE_TRIES):
+        shutil.rmtree(scratch, ignore_errors=True)
+        if not scratch.exists():
+            return
 
 
 @contextlib.contextmanager
@@ -94,7 +106,8 @@ def _check_folder(layout: CacheLayout) -> None:
             return
         if not root.is_dir():
             raise UsageError(f"{root}: is a file; CACHE must be a folder, new or of an earlier run")
-        names = {entry.name for entry in root.iterdir()}
+        # A run that was killed may have made a folder and not yet its first file.
+        names = {entry.name for entry in root.iterdir() if not _is_begun(entry, layout)}
     else:
         names = set(list_sizes(root))
     tables = layout.extensions(layout.plan) + layout.extensions(layout.probes)
@@ -104,3 +117,7 @@ def _check_folder(layout: CacheLayout) -> None:
             f"{root}: holds other files and is not a cache",
             hint="name a new folder for the cache",
         )
+
+
+def _is_begun(entry: Path, layout: CacheLayout) -> bool:
+    return entry in (layout.probes, layout.plan) and entry.is_dir() and not any(entry.iterdir())

@@ -28,6 +28,7 @@ _HEADER_BYTES = 512
 _PREVIEW_BYTES_PER_PIXEL = 0.25
 """JPEG at the quality of `packing`."""
 _JSON_BYTES = 512
+_LOST_PLAN = "bring it back from a copy of the cache, or make a new cache"
 
 
 def estimate_clip_bytes(
@@ -163,7 +164,9 @@ def read_plan(layout: CacheLayout) -> list[ShardSpec]:
         rows = (row for path in paths for row in table_rows(read_table(path)))
         return sorted(specs_from_rows(rows), key=lambda spec: spec.index)
     except (LookupError, ValueError, TypeError) as error:
-        raise CacheDamaged(f"{layout.plan}: not a plan: {error}") from error
+        raise CacheDamaged(f"{layout.plan}: not a plan: {error}", hint=_LOST_PLAN) from error
+    except CacheDamaged as error:
+        raise CacheDamaged(error.message, hint=_LOST_PLAN) from error
 
 
 def write_plan(
@@ -205,13 +208,16 @@ def read_made_by(layout: CacheLayout) -> MadeBy | None:
     files = layout.extensions(layout.plan)
     if not files:
         return None
-    metadata = read_table(files[-1]).schema.metadata or {}
     try:
+        metadata = read_table(files[-1]).schema.metadata or {}
         made_by = json.loads(metadata[b"made_by"])
         recipe = Recipe.from_mapping(made_by["recipe"])
         return MadeBy(fingerprint=made_by["fingerprint"], recipe=recipe, stamps=made_by["stamps"])
     except (LookupError, ValueError, TypeError, AttributeError, RecipeError) as error:
-        raise CacheDamaged(f"{files[-1]}: does not say which recipe made it: {error}") from error
+        detail = f"does not say which recipe made it: {error}"
+        raise CacheDamaged(f"{files[-1]}: {detail}", hint=_LOST_PLAN) from error
+    except CacheDamaged as error:
+        raise CacheDamaged(error.message, hint=_LOST_PLAN) from error
 
 
 def check_recipe(

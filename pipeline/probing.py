@@ -172,6 +172,12 @@ def read_probes(layout: CacheLayout) -> list[Probe]:
                 newest[probe.source.identity] = probe
         except (LookupError, ValueError, TypeError) as error:
             raise CacheDamaged(f"{path}: not a table of probes: {error}") from error
+        except CacheDamaged as error:
+            raise CacheDamaged(
+                error.message,
+                hint="bring it back from a copy; or delete it and run again with all sources, which"
+                " are then probed once more",
+            ) from error
     return [newest[identity] for identity in sorted(newest)]  # type: ignore[type-var]
 
 

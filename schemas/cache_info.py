@@ -9,6 +9,8 @@ from typing import Any
 from schemas.errors import CacheDamaged, CacheError
 from schemas.recipe import FORMAT_VERSION
 
+_HINT = "it was damaged after it was written: delete it and run again to write it anew"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardEntry:
@@ -56,7 +58,7 @@ class CacheInfo:
             fields = json.loads(text)
             version = fields["format_version"]
         except (ValueError, KeyError, TypeError) as error:
-            raise CacheDamaged(f"{where}: not a cache.json: {error}") from error
+            raise CacheDamaged(f"{where}: not a cache.json: {error}", hint=_HINT) from error
         if version != FORMAT_VERSION:
             newer = isinstance(version, int) and version > FORMAT_VERSION
             raise CacheError(
@@ -67,4 +69,4 @@ class CacheInfo:
             shards = tuple(ShardEntry(**entry) for entry in fields["shards"])
             return cls(**{**fields, "shards": shards})
         except (LookupError, TypeError, AttributeError) as error:
-            raise CacheDamaged(f"{where}: not a cache.json: {error}") from error
+            raise CacheDamaged(f"{where}: not a cache.json: {error}", hint=_HINT) from error

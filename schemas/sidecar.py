@@ -122,4 +122,8 @@ class Sidecar:
             changed["file_sha256"] = hashlib.sha256(data).hexdigest()
             return cls(**{**fields, **changed})
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise CacheDamaged(f"{where}: not a sidecar: {error}") from error
+            raise CacheDamaged(
+                f"{where}: not a sidecar: {error}",
+                hint="it was damaged after it was written: delete it and run again to build its"
+                " shard once more",
+            ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import click
 
+from pipeline.cli.interrupting import end_when_told
 from pipeline.signing import redact
 from schemas.errors import ReelcacheError
 from schemas.settings import nearest
@@ -27,6 +29,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "encoders": ("pipeline.cli.encoders:encoders", "List, show or check encoders."),
     "doctor": ("pipeline.cli.doctor:doctor", "Check this installation and machine."),
 }
+GOES_ON = ("run", "watch", "demo")
+"""Commands that are ended at once when they are told to, and go on when they are called again."""
 
 EPILOG = """\b
 Examples:
@@ -86,8 +90,12 @@ def call(arguments: list[str]) -> int:
     # What follows "--" is for the engine; click would take it for more arguments.
     stop = arguments.index("--") if "--" in arguments else len(arguments)
     own, passed_on = arguments[:stop], tuple(arguments[stop + 1 :])
+    ending = end_when_told() if own[:1] and own[0] in GOES_ON else contextlib.nullcontext()
     try:
-        result: Any = cli.main(args=own, prog_name="pipeline", standalone_mode=False, obj=passed_on)
+        with ending:
+            result: Any = cli.main(
+                args=own, prog_name="pipeline", standalone_mode=False, obj=passed_on
+            )
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as end:
         return end.exit_code

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.interrupting import end_when_told
 from pipeline.cli.reporting import print_report
 from pipeline.cli.retrying import RetryCommand, chosen_reasons, retry_option
 from pipeline.cli.show import common_options, print_json, set_verbosity, weights_option
@@ -258,10 +257,7 @@ def execute(
     from pipeline.metrics_file import MetricsFile
 
     files = [MetricsFile(Path(path)) for path in metrics]
-    with (
-        end_when_told(),
-        Follower(cache=cache, files=files, quiet=quiet, loud=loud) as follower,
-    ):
+    with Follower(cache=cache, files=files, quiet=quiet, loud=loud) as follower:
         report = beam_runner.run(
             sources,
             recipe,

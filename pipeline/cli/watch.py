@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.interrupting import end_when_told
 from pipeline.cli.run import cache_path, choose_recipe, execute, run, warn_of_random
 from pipeline.cli.show import count_text, duration_text, set_verbosity, size_text
 from pipeline.layout import CacheLayout
@@ -123,20 +122,19 @@ def watch(
         beam_arguments=beam_arguments,
     )
     teller = _Teller(as_json=as_json, quiet=quiet, loud=loud)
-    with end_when_told():
-        last = watching.watch(
-            sources,
-            layout=layout,
-            run=lambda found: execute(found, chosen, cache=cache, options=options, quiet=quiet),
-            settings=watching.WatchSettings(
-                interval_seconds=interval,
-                settle_seconds=interval if settle is None else settle,
-                num_passes=passes,
-                once=once,
-                limit=limit,
-            ),
-            tell=teller,
-        )
+    last = watching.watch(
+        sources,
+        layout=layout,
+        run=lambda found: execute(found, chosen, cache=cache, options=options, quiet=quiet),
+        settings=watching.WatchSettings(
+            interval_seconds=interval,
+            settle_seconds=interval if settle is None else settle,
+            num_passes=passes,
+            once=once,
+            limit=limit,
+        ),
+        tell=teller,
+    )
     return last.error.exit_code if last.error else 0
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline import leasing
+from pipeline.ending import undo_all
 from pipeline.leasing import Holder, Lease
 from pipeline.places import list_sizes, to_place
-from schemas.errors import CacheError, UsageError
+from schemas.errors import CacheError, CacheHeld, UsageError
 
 if TYPE_CHECKING:
     from pipeline.places import Place
@@ -101,3 +102,63 @@ def test_a_lock_that_another_run_took_is_noticed(
                 return
             time.sleep(0.02)
         pytest.fail("not noticed")
+
+
+def test_a_lock_that_goes_while_it_is_read_is_another_run_s(
+    folder: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Lease(folder, what="mem"):
+        pass
+
+    def gone(path: Place) -> bytes:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(leasing, "read_bytes", gone)
+    with pytest.raises(CacheHeld, match="another run"), Lease(folder, what="mem"):
+        pytest.fail("the lock was another run's")
+
+
+def test_a_lock_that_was_lost_during_sleep_is_noticed_before_anything_is_written(
+    folder: Place,
+) -> None:
+    with Lease(folder, what="mem") as lease:
+        (folder / "000000001.json").write_bytes(Holder.this_process().to_json())
+        with pytest.raises(CacheError, match="another run has taken over the lock"):
+            lease.check()
+    # What the other run holds is as it was.
+    assert list_sizes(folder).keys() == {"000000000.json", "000000001.json"}
+    with pytest.raises(CacheHeld), Lease(folder, what="mem"):
+        pytest.fail("two runs at once")
+
+
+@pytest.mark.parametrize("by_seconds", [-1e8, 1e8])
+def test_a_clock_that_jumps_while_a_lock_is_held_is_no_loss(
+    folder: Place, monkeypatch: pytest.MonkeyPatch, by_seconds: float
+) -> None:
+    monkeypatch.setattr(leasing, "RENEW_SECONDS", 0.05)
+    now = time.time
+    with Lease(folder, what="mem") as lease:
+        monkeypatch.setattr(time, "time", lambda: now() + by_seconds)
+        time.sleep(0.3)
+        lease.check()
+        with pytest.raises(CacheHeld), Lease(folder, what="mem"):
+            pytest.fail("two runs at once")
+
+
+def test_a_killed_run_whose_clock_was_ahead_is_told_how_to_get_rid_of(folder: Place) -> None:
+    ahead = replace(Holder.this_process(), expires=time.time() + 1e8)
+    path = folder / "000000004.json"
+    path.write_bytes(ahead.to_json())
+    with pytest.raises(CacheHeld) as caught, Lease(folder, what="mem"):
+        pytest.fail("it may still be at work")
+    assert caught.value.hint.endswith(f"clock, which differs from the other's: delete {path}")
+    path.unlink()
+    with Lease(folder, what="mem"):
+        pass
+
+
+def test_a_lock_ends_with_a_run_that_a_signal_ends(folder: Place) -> None:
+    with Lease(folder, what="mem"):
+        undo_all()
+        with Lease(folder, what="mem"):
+            pass
