@@ -153,8 +153,8 @@ class Forks:
         return time.monotonic() - began
 
     def temporary_files(self) -> list[Path]:
-        """Outside of the cache."""
-        return sorted(self._mark.iterdir())
+        """Outside of the cache, but for what torch keeps from process to process."""
+        return sorted(p for p in self._mark.iterdir() if "torchinductor" not in p.name)
 
 
 def children(pid: int) -> Iterator[int]:
