@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipeline.encoding import audio_spec, stamp_streams, stream_specs
+from pipeline.encoding import stamp_streams
 from pipeline.finalizing import (
     account_for,
     account_so_far,
@@ -150,11 +150,7 @@ def run(
             probes,
             recipe=recipe,
             recipe_fingerprint=fingerprint,
-            clip_bytes=estimate_clip_bytes(
-                recipe,
-                stream_specs(recipe, device=options.device),
-                sound=audio_spec(recipe, device=options.device),
-            ),
+            clip_bytes=estimate_clip_bytes(recipe, stamps),
             existing=planned,
             again=pieces_back(planned, sidecars, probes, retry=retry, video_ids=video_ids),
         )

@@ -165,7 +165,7 @@ def plain_loop(folder: Path) -> None:
     """What a run does, as a loop of plain functions in one process."""
     import tempfile
 
-    from pipeline.encoding import StreamEncoders, stamp_streams, stream_specs
+    from pipeline.encoding import StreamEncoders, stamp_streams
     from pipeline.layout import CacheLayout
     from pipeline.planning import estimate_clip_bytes, extend_plan
     from pipeline.pool import DecoderPool, num_cores
@@ -189,7 +189,7 @@ def plain_loop(folder: Path) -> None:
             probes,
             recipe=recipe,
             recipe_fingerprint=recipe.fingerprint(stamp_streams(recipe)),
-            clip_bytes=estimate_clip_bytes(recipe, stream_specs(recipe)),
+            clip_bytes=estimate_clip_bytes(recipe, stamp_streams(recipe)),
             existing=[],
         )
         tools = BuildTools(

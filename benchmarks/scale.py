@@ -69,11 +69,12 @@ def plan(layout: CacheLayout, count: int) -> int:
     from pipeline.probing import read_probes
 
     recipe = Recipe.load("apollo")
+    stamps = {name: spec.stamp() for name, spec in stream_specs(recipe).items()}
     specs = extend_plan(
         read_probes(layout),
         recipe=recipe,
         recipe_fingerprint=FINGERPRINT,
-        clip_bytes=estimate_clip_bytes(recipe, stream_specs(recipe)),
+        clip_bytes=estimate_clip_bytes(recipe, stamps),
         existing=[],
     )
     write_plan(specs, layout, recipe=recipe, stamps={name: {} for name in recipe.streams})

@@ -153,7 +153,7 @@ def hour_bytes() -> list[dict[str, Any]]:
     rows = []
     for choice in CHOICES:
         recipe, specs = apollo_as(choice)
-        clip = estimate_clip_bytes(recipe, specs)
+        clip = estimate_clip_bytes(recipe, {name: spec.stamp() for name, spec in specs.items()})
         frames = recipe.sampling.frames_per_clip
         rows.append(
             asdict(choice)

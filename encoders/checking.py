@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from encoders.base import Encoder
 from encoders.sound import SoundEncoder
@@ -23,16 +27,8 @@ def check_encoder(encoder: Encoder) -> list[str]:
     rng = np.random.default_rng(0)
     shape = (3, num_frames, spec.height, spec.width, 3)
     frames = rng.integers(0, 256, size=shape, dtype=np.uint8)
-    features = encoder.encode(frames)
     expected = (3, spec.num_grids(num_frames), *spec.grid, spec.dim)
-    return _problems(
-        features,
-        expected,
-        again=encoder.encode(frames),
-        alone=encoder.encode(frames[1:2]),
-        precision=spec.precision,
-        what="clip",
-    )
+    return _problems(encoder.encode, frames, expected, precision=spec.precision, what="clip")
 
 
 def check_sound_encoder(encoder: SoundEncoder) -> list[str]:
@@ -40,27 +36,19 @@ def check_sound_encoder(encoder: SoundEncoder) -> list[str]:
     spec = encoder.spec
     rng = np.random.default_rng(0)
     samples = rng.uniform(-1, 1, size=(3, spec.num_windows * spec.rate)).astype(np.float32)
-    features = encoder.encode(samples)
     expected = (3, spec.num_windows, spec.tokens_per_window, spec.dim)
-    return _problems(
-        features,
-        expected,
-        again=encoder.encode(samples),
-        alone=encoder.encode(samples[1:2]),
-        precision=spec.precision,
-        what="chunk",
-    )
+    return _problems(encoder.encode, samples, expected, precision=spec.precision, what="chunk")
 
 
 def _problems(
-    features: np.ndarray,
+    encode: Callable[[Any], npt.NDArray[np.float32]],
+    items: npt.NDArray[Any],
     expected: tuple[int, ...],
     *,
-    again: np.ndarray,
-    alone: np.ndarray,
     precision: str,
     what: str,
 ) -> list[str]:
+    features, again, alone = encode(items), encode(items), encode(items[1:2])
     if features.shape != expected or features.dtype != np.float32:
         return [f"encode gave {features.shape} {features.dtype}, expected {expected} float32"]
     problems = []

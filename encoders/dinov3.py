@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from encoders.base import Encoder, EncoderSpec, Runtime
 from encoders.published import check_fields, config_beside, mentions
 from encoders.tensors import Tensors, read_tensors
-from encoders.vit import Vit, choose_block, spec_of
-from encoders.weights import HubFiles, Weights, find_weights
+from encoders.vit import Vit, choose_block, find_files, spec_of
+from encoders.weights import HubFiles, Weights
 from schemas.errors import WeightsError
 from schemas.recipe import EncoderSettings
 from schemas.resize import ResizeSpec
@@ -87,7 +87,7 @@ def spec(settings: EncoderSettings, *, device: str) -> EncoderSpec:
     return spec_of(
         size,
         settings,
-        find=_find,
+        files=FILES,
         check=_check,
         device=device,
         architecture=f"DINOv3: {size.shape}, without class token and registers",
@@ -103,7 +103,7 @@ def load(spec: EncoderSpec, *, settings: EncoderSettings, runtime: Runtime) -> E
     from encoders.timm_tower import loaded_tower, random_tower
 
     size = SIZES[settings.encoder]
-    weights = _find(settings)
+    weights = find_files(size, settings, names=FILES)
     choices = {
         "num_blocks": choose_block(settings, depth=size.depth),
         "norm": settings.layer is None,
@@ -154,11 +154,6 @@ def _renamed(key: str, names: dict[str, str]) -> str:
     part, _, kind = name.rpartition(".")
     name = names.get(name) or f"{names.get(part, part)}.{kind}"
     return f"blocks.{number}.{name}"
-
-
-def _find(settings: EncoderSettings) -> Weights:
-    hub = SIZES[settings.encoder].hub
-    return find_weights(settings.weights, encoder=settings.encoder, names=FILES, hub=hub)
 
 
 def _check(weights: Weights, size: Size, encoder: str) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from encoders.base import Encoder, EncoderSpec, Runtime
 from encoders.published import check_fields, config_beside
 from encoders.tensors import read_tensors
-from encoders.vit import Vit, choose_block, spec_of
-from encoders.weights import HubFiles, Weights, find_weights
+from encoders.vit import Vit, choose_block, find_files, spec_of
+from encoders.weights import HubFiles, Weights
 from schemas.recipe import EncoderSettings
 from schemas.resize import ResizeSpec
 
@@ -106,7 +106,7 @@ def spec(settings: EncoderSettings, *, device: str) -> EncoderSpec:
     return spec_of(
         size,
         settings,
-        find=_find,
+        files=FILES,
         check=_check,
         device=device,
         architecture=f"{size.open_clip}: {size.shape}, without class token",
@@ -127,7 +127,7 @@ def load(spec: EncoderSpec, *, settings: EncoderSettings, runtime: Runtime) -> E
     )
 
     size = SIZES[settings.encoder]
-    weights = _find(settings)
+    weights = find_files(size, settings, names=FILES)
     choices = {
         "num_blocks": choose_block(settings, depth=size.depth),
         "norm": settings.layer is None,
@@ -146,11 +146,6 @@ def load(spec: EncoderSpec, *, settings: EncoderSettings, runtime: Runtime) -> E
             **choices,
         )
     return TorchEncoder(tower, spec=spec, runtime=runtime, mean=MEAN, std=STD, report=report)
-
-
-def _find(settings: EncoderSettings) -> Weights:
-    hub = SIZES[settings.encoder].hub
-    return find_weights(settings.weights, encoder=settings.encoder, names=FILES, hub=hub)
 
 
 def _check(weights: Weights, size: Size, encoder: str) -> None:

@@ -82,12 +82,8 @@ def encoder_spec(settings: EncoderSettings | str, *, device: str = "cpu") -> Enc
 
 def load_encoder(settings: EncoderSettings | str, *, runtime: Runtime | None = None) -> Encoder:
     """The encoder, ready to encode. Errors as of `encoder_spec`; DeviceError."""
-    settings, runtime = _of_name(settings), runtime or Runtime()
-    spec = encoder_spec(settings, device=runtime.device)
-    require_weights(spec)
-    load = _module(settings.encoder).load
-    encoder: Encoder = load(spec, settings=settings, runtime=runtime)
-    _check_same(spec, encoder_spec(settings, device=runtime.device))
+    settings = _of_name(settings)
+    encoder: Encoder = _load(_module(settings.encoder), settings, runtime or Runtime())
     return encoder
 
 
@@ -102,12 +98,8 @@ def load_sound_encoder(
     settings: EncoderSettings | str, *, runtime: Runtime | None = None
 ) -> SoundEncoder:
     """As `load_encoder`, for sound."""
-    settings, runtime = _of_name(settings), runtime or Runtime()
-    spec = sound_spec(settings, device=runtime.device)
-    require_weights(spec)
-    load = _sound_module(settings.encoder).load
-    encoder: SoundEncoder = load(spec, settings=settings, runtime=runtime)
-    _check_same(spec, sound_spec(settings, device=runtime.device))
+    settings = _of_name(settings)
+    encoder: SoundEncoder = _load(_sound_module(settings.encoder), settings, runtime or Runtime())
     return encoder
 
 
@@ -120,6 +112,14 @@ def require_weights(spec: EncoderSpec | SoundSpec) -> None:
     """WeightsError: the encoder needs weights, and the settings do not say where they are."""
     if spec.weights_hint and not spec.weights_sha256:
         raise WeightsError(f"the encoder {spec.name} needs its weights", hint=spec.weights_hint)
+
+
+def _load(module: Any, settings: EncoderSettings, runtime: Runtime) -> Any:
+    spec = module.spec(settings, device=runtime.device)
+    require_weights(spec)
+    encoder = module.load(spec, settings=settings, runtime=runtime)
+    _check_same(spec, module.spec(settings, device=runtime.device))
+    return encoder
 
 
 def _check_same(before: EncoderSpec | SoundSpec, after: EncoderSpec | SoundSpec) -> None:

@@ -11,8 +11,8 @@ from encoders.base import Encoder, EncoderSpec, Runtime
 from encoders.devices import choose_precision
 from encoders.published import check_fields, config_beside, mentions
 from encoders.siglip_sizes import FILES, SIZES, TRANSFORMERS_MARK, Size
-from encoders.vit import choose_block, choose_resize, name_layer
-from encoders.weights import Weights, find_weights, how_to_get
+from encoders.vit import choose_block, choose_resize, find_files, name_layer
+from encoders.weights import Weights, how_to_get
 from schemas.errors import WeightsError
 from schemas.recipe import EncoderSettings
 from schemas.resize import ResizeSpec
@@ -41,7 +41,7 @@ def spec(settings: EncoderSettings, *, device: str) -> EncoderSpec:
     size = SIZES[settings.encoder]
     num_blocks = choose_block(settings, depth=size.depth, own=OWN_LAYER)
     resize = choose_resize(settings, own=OWN_RESIZE, apollo=APOLLO_RESIZE)
-    weights = find_files(settings) if settings.weights else None
+    weights = find_files(size, settings, names=FILES) if settings.weights else None
     gelu = size.gelu if weights is None else _published_gelu(weights, size, settings.encoder)
     return EncoderSpec(
         name=settings.encoder,
@@ -67,14 +67,8 @@ def load(spec: EncoderSpec, *, settings: EncoderSettings, runtime: Runtime) -> E
 
     size = SIZES[settings.encoder]
     num_blocks = choose_block(settings, depth=size.depth, own=OWN_LAYER)
-    weights = find_files(settings)
+    weights = find_files(size, settings, names=FILES)
     return load_siglip(spec, size=size, weights=weights, num_blocks=num_blocks, runtime=runtime)
-
-
-def find_files(settings: EncoderSettings) -> Weights:
-    """Those that `settings.weights` means. WeightsError."""
-    hub = SIZES[settings.encoder].hub
-    return find_weights(settings.weights, encoder=settings.encoder, names=FILES, hub=hub)
 
 
 def _published_gelu(weights: Weights, size: Size, encoder: str) -> str:

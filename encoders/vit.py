@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from encoders.base import EncoderSpec, refuse_choices
 from encoders.devices import choose_precision
-from encoders.weights import HubFiles, Weights, how_to_get
+from encoders.weights import HubFiles, Weights, find_weights, how_to_get
 from schemas.errors import RecipeError
 from schemas.recipe import EncoderSettings
 from schemas.resize import ResizeSpec
@@ -47,7 +47,7 @@ def spec_of(
     size: V,
     settings: EncoderSettings,
     *,
-    find: Callable[[EncoderSettings], Weights],
+    files: Sequence[str],
     check: Callable[[Weights, V, str], None],
     device: str,
     architecture: str,
@@ -58,12 +58,12 @@ def spec_of(
 ) -> EncoderSpec:
     """The spec of an adapter whose features end with the final norm unless a layer is named.
 
-    `find` finds its weights, `check` raises where they are another model's; neither is called for a
-    recipe that is wrong. `resize` is the encoder's own way. RecipeError, WeightsError.
+    `files` are looked for in a folder; `check` raises where they are another model's, and is not
+    called for a recipe that is wrong. `resize` is the encoder's own way. RecipeError, WeightsError.
     """
     refuse_choices(settings, but=("weights", "layer", "resize", "precision"))
     num_blocks = choose_block(settings, depth=size.depth)
-    weights = find(settings) if settings.weights else None
+    weights = find_files(size, settings, names=files) if settings.weights else None
     if weights is not None:
         check(weights, size, settings.encoder)
     return EncoderSpec(
@@ -82,6 +82,11 @@ def spec_of(
         weights_hint=how_to_get(size.hub),
         libraries=("torch", library),
     )
+
+
+def find_files(size: Vit, settings: EncoderSettings, *, names: Sequence[str]) -> Weights:
+    """Those that `settings.weights` means; the first of `names` in a folder. WeightsError."""
+    return find_weights(settings.weights, encoder=settings.encoder, names=names, hub=size.hub)
 
 
 def choose_block(settings: EncoderSettings, *, depth: int, own: int = -1) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from encoders.base import Encoder, EncoderSpec, Runtime
 from encoders.published import check_fields, config_beside
-from encoders.vit import Vit, choose_block, spec_of
-from encoders.weights import HubFiles, Weights, find_weights
+from encoders.vit import Vit, choose_block, find_files, spec_of
+from encoders.weights import HubFiles, Weights
 from schemas.errors import WeightsError
 from schemas.recipe import EncoderSettings
 from schemas.resize import ResizeSpec
@@ -79,7 +79,7 @@ def spec(settings: EncoderSettings, *, device: str) -> EncoderSpec:
     return spec_of(
         size,
         settings,
-        find=_find,
+        files=FILES,
         check=_check,
         device=device,
         architecture=f"V-JEPA 2: {size.shape}, {STRIDE} frames a tubelet",
@@ -101,7 +101,7 @@ def load(spec: EncoderSpec, *, settings: EncoderSettings, runtime: Runtime) -> E
     return load_vjepa2(
         spec,
         size=size,
-        weights=_find(settings),
+        weights=find_files(size, settings, names=FILES),
         num_blocks=choose_block(settings, depth=size.depth),
         norm=settings.layer is None,
         runtime=runtime,
@@ -112,11 +112,6 @@ def _own_resize(size: Vit) -> ResizeSpec:
     # VJEPA2VideoProcessor: a margin as of 256 around 224.
     short_side = size.image * 256 // 224
     return ResizeSpec(library="pillow", filter="bilinear", fit="crop", short_side=short_side)
-
-
-def _find(settings: EncoderSettings) -> Weights:
-    hub = SIZES[settings.encoder].hub
-    return find_weights(settings.weights, encoder=settings.encoder, names=FILES, hub=hub)
 
 
 def _check(weights: Weights, size: Vit, encoder: str) -> None:

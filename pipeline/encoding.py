@@ -118,8 +118,7 @@ def with_weights(recipe: Recipe, choices: Sequence[str]) -> Recipe:
                 )
         for one in names:
             settings[one] = replace(settings[one], weights=where)
-    audio = settings.pop(AUDIO, None)
-    return replace(recipe, streams=settings, audio=audio)  # type: ignore[arg-type]
+    return recipe.with_settings(settings)
 
 
 def _in_need_of_weights(settings: Mapping[str, EncoderSettings]) -> list[str]:
@@ -134,14 +133,12 @@ def _in_need_of_weights(settings: Mapping[str, EncoderSettings]) -> list[str]:
 
 def as_stamped(recipe: Recipe, stamps: Mapping[str, Mapping[str, Any]]) -> Recipe:
     """The recipe with the precision that its cache was made in, whatever device is at hand."""
-    settings = {
-        name: replace(stream, precision=stamps[name].get("precision", "auto"))
-        for name, stream in recipe.streams.items()
-    }
-    audio = recipe.audio
-    if audio is not None:
-        audio = replace(audio, precision=stamps[AUDIO].get("precision", "auto"))
-    return replace(recipe, streams=settings, audio=audio)
+    return recipe.with_settings(
+        {
+            name: replace(one, precision=stamps[name].get("precision", "auto"))
+            for name, one in recipe.settings().items()
+        }
+    )
 
 
 def load_encoders(

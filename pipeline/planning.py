@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from encoders.base import EncoderSpec
-from encoders.sound import SoundSpec
 from pipeline.cache import read_info
 from pipeline.layout import CacheLayout
 from pipeline.places import list_sizes
@@ -18,7 +16,7 @@ from pipeline.storage import publish_rows, read_table, table_rows
 from schemas.compact import stored_shape
 from schemas.errors import CacheDamaged, FingerprintMismatch, RecipeError
 from schemas.plan import Piece, ShardSpec, specs_from_rows
-from schemas.recipe import Recipe, StreamSpec, differing_fields
+from schemas.recipe import AUDIO, Recipe, StreamSpec, differing_fields
 from schemas.tables import PLAN_SCHEMA
 from schemas.timeline import Grid, num_clips, windows_per_clip
 from schemas.video import Probe, key_stem
@@ -31,23 +29,16 @@ _JSON_BYTES = 512
 _LOST_PLAN = "bring it back from a copy of the cache, or make a new cache"
 
 
-def estimate_clip_bytes(
-    recipe: Recipe, specs: Mapping[str, EncoderSpec], *, sound: SoundSpec | None = None
-) -> int:
-    """Bytes that one clip takes in a tar: features, times, mask, JSON, preview, tar headers.
-
-    `sound` is of the recipe's encoder of sound, where it has one.
-    """
+def estimate_clip_bytes(recipe: Recipe, stamps: Mapping[str, Mapping[str, Any]]) -> int:
+    """Bytes that one clip takes in a tar: features, times, mask, JSON, preview, tar headers."""
     n = recipe.sampling.frames_per_clip
     members: list[int] = []
     for name, stream in recipe.streams.items():
-        members += _stream_bytes(stream, specs[name], num_frames=n)
+        members += _stream_bytes(stream, stamps[name], num_frames=n)
     members += [16 * n + 128, n + 128, _JSON_BYTES]
     if recipe.audio is not None:
-        if sound is None:
-            raise ValueError("the recipe has sound, of which nothing is known here")
         windows = windows_per_clip(fps=recipe.sampling.fps, frames_per_clip=n)
-        num_values = windows * recipe.audio.tokens_per_window * sound.dim
+        num_values = windows * recipe.audio.tokens_per_window * stamps[AUDIO]["dim"]
         members += [2 * num_values + 128, windows + 128]
     if recipe.preview.enabled:
         pixels = n * recipe.preview.height**2 * 16 / 9
@@ -55,10 +46,11 @@ def estimate_clip_bytes(
     return sum(_HEADER_BYTES + -(-size // 512) * 512 for size in members)
 
 
-def _stream_bytes(stream: StreamSpec, spec: EncoderSpec, *, num_frames: int) -> list[int]:
-    num_values = math.prod(stored_shape(stream, spec.stamp(), num_frames=num_frames))
+def _stream_bytes(stream: StreamSpec, stamp: Mapping[str, Any], *, num_frames: int) -> list[int]:
+    shape = stored_shape(stream, stamp, num_frames=num_frames)
+    num_values = math.prod(shape)
     if stream.dtype == "int8":
-        return [num_values + 128, 4 * spec.dim + 128]
+        return [num_values + 128, 4 * shape[-1] + 128]
     return [2 * num_values + 128]
 
 

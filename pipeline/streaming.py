@@ -22,7 +22,6 @@ from apache_beam.coders import StrUtf8Coder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.transforms.window import FixedWindows
 
-from pipeline.encoding import audio_spec, stream_specs
 from pipeline.layout import CacheLayout
 from pipeline.limiting import RejectLimit
 from pipeline.meeting import Meeting
@@ -291,9 +290,7 @@ class _PlanBatch(beam.DoFn):  # type: ignore[misc]
         self._settings = settings
 
     def setup(self) -> None:
-        self._clip_bytes = estimate_clip_bytes(
-            self._recipe, stream_specs(self._recipe), sound=audio_spec(self._recipe)
-        )
+        self._clip_bytes = estimate_clip_bytes(self._recipe, self._stamps)
 
     def process(
         self,

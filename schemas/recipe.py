@@ -11,7 +11,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -212,6 +212,12 @@ class Recipe:
         """Stream -> its encoder, and the encoder of sound under the name of its member."""
         settings: dict[str, EncoderSettings] = {**self.streams}
         return settings if self.audio is None else settings | {AUDIO: self.audio}
+
+    def with_settings(self, settings: Mapping[str, EncoderSettings]) -> Recipe:
+        """The recipe with other settings, as of `settings()`."""
+        streams = {name: one for name, one in settings.items() if isinstance(one, StreamSpec)}
+        audio = settings.get(AUDIO)
+        return replace(self, streams=streams, audio=audio if isinstance(audio, AudioSpec) else None)
 
     def identity(self, stamps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """What the fingerprint is taken over; `stamps` is the encoders' own, by stream.

@@ -20,7 +20,7 @@ import pytest
 from encoders import load_sound_encoder
 from encoders.whisper import SIZES, WhisperSize
 from pipeline.cache import open_cache
-from pipeline.encoding import StreamEncoders, audio_spec, stamp_streams, stream_specs
+from pipeline.encoding import StreamEncoders, audio_spec, stamp_streams
 from pipeline.encoding_sound import ChunkEncoder
 from pipeline.hearing_ahead import ClipSound, HearAhead
 from pipeline.jail import DecoderProcess
@@ -92,7 +92,7 @@ class Builder:
             )
             for path in paths
         ]
-        clip_bytes = estimate_clip_bytes(recipe, stream_specs(recipe), sound=audio_spec(recipe))
+        clip_bytes = estimate_clip_bytes(recipe, stamp_streams(recipe))
         return extend_plan(
             probes,
             recipe=recipe,
@@ -179,7 +179,7 @@ def test_a_long_video_that_is_cut_into_pieces_sounds_the_same(
 ) -> None:
     recipe = recipe_of()
     whole = builder.cache(long_video, recipe)
-    clip_bytes = estimate_clip_bytes(recipe, stream_specs(recipe), sound=audio_spec(recipe))
+    clip_bytes = estimate_clip_bytes(recipe, stamp_streams(recipe))
     cut = recipe_of(f"shards.target_bytes={num_clips * clip_bytes}")
     specs = builder.plan([long_video], cut)
     assert len(specs) == -(-18 // num_clips)

@@ -19,7 +19,7 @@ import pytest
 from pipeline import jail
 from pipeline.cache import open_cache
 from pipeline.cli import call
-from pipeline.encoding import StreamEncoders, stamp_streams, stream_specs
+from pipeline.encoding import StreamEncoders, stamp_streams
 from pipeline.jail import DecoderProcess
 from pipeline.layout import CacheLayout
 from pipeline.planning import estimate_clip_bytes, extend_plan
@@ -84,7 +84,7 @@ def build(paths: list[Path], cache: Path, *, recipe: Recipe, num_processes: int 
         for one in probes:
             if one.reject is not None:
                 raise VideoError(one.reject.reason, one.reject.detail)
-        clip_bytes = estimate_clip_bytes(recipe, stream_specs(recipe))
+        clip_bytes = estimate_clip_bytes(recipe, stamp_streams(recipe))
         [spec] = extend_plan(
             probes,
             recipe=recipe,

@@ -208,7 +208,7 @@ def test_nothing_to_plan_is_no_shard():
 
 
 def test_the_estimate_of_a_clip_grows_with_all_that_is_stored():
-    size = estimate_clip_bytes(TINY, SPECS)
+    size = estimate_clip_bytes(TINY, STAMPS)
     # Two streams of float16 features, and every member has a header and padding.
     assert size > 2 * 4 * (4 * 4 * 32 + 3 * 3 * 48) + 6 * 512
     assert size % 512 == 0
@@ -219,7 +219,7 @@ def test_the_estimate_of_a_clip_grows_with_all_that_is_stored():
         Recipe.load("tiny", overrides=["streams.image.grid=[2, 2]"]),
         Recipe.load("tiny", overrides=["streams.image.dtype=int8"]),
     ]
-    assert all(estimate_clip_bytes(recipe, SPECS) < size for recipe in smaller)
+    assert all(estimate_clip_bytes(recipe, STAMPS) < size for recipe in smaller)
 
 
 class TestPlanFiles:

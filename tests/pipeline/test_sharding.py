@@ -15,7 +15,7 @@ import pytest
 
 from encoders.projection import RandomProjection
 from pipeline.decoding import ClipFrames
-from pipeline.encoding import BATCH_CLIPS, StreamEncoders, stamp_streams, stream_specs
+from pipeline.encoding import BATCH_CLIPS, StreamEncoders, stamp_streams
 from pipeline.layout import CacheLayout
 from pipeline.planning import estimate_clip_bytes, extend_plan
 from pipeline.pool import DecoderPool
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.clips import ClipShelf
 
 TINY = Recipe.load("tiny")
-CLIP_BYTES = estimate_clip_bytes(TINY, stream_specs(TINY))
+CLIP_BYTES = estimate_clip_bytes(TINY, stamp_streams(TINY))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def plan(paths: list[Path], tools: BuildTools, *, recipe: Recipe = TINY) -> list
         probes,
         recipe=recipe,
         recipe_fingerprint=recipe.fingerprint(stamp_streams(recipe)),
-        clip_bytes=estimate_clip_bytes(recipe, stream_specs(recipe)),
+        clip_bytes=estimate_clip_bytes(recipe, stamp_streams(recipe)),
         existing=[],
     )
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from pipeline.cli import cli
 from pipeline.decoding import ClipFrames, DecodeOutcome, Decoding, Order, StartAgain
-from pipeline.encoding import StreamEncoders, stamp_streams, stream_specs
+from pipeline.encoding import StreamEncoders, stamp_streams
 from pipeline.jail import DecoderProcess
 from pipeline.jailed import ffmpeg_frames
 from pipeline.jailed.backends import check_times
@@ -196,7 +196,7 @@ def build(path: Path, root: Path, *, backend: str) -> Sidecar:
             [probe],
             recipe=recipe,
             recipe_fingerprint=recipe.fingerprint(stamp_streams(recipe)),
-            clip_bytes=estimate_clip_bytes(recipe, stream_specs(recipe)),
+            clip_bytes=estimate_clip_bytes(recipe, stamp_streams(recipe)),
             existing=[],
         )
         return build_shard(spec, tools=tools)
