@@ -3,6 +3,9 @@
     ReelcacheError             exit code   who acts
     |- UsageError                  2       you: a path, a key or an option is wrong
     |  |- RecipeError              2       you: a field of the recipe
+    |  |- ConfigError              2       you: a field of a training run's file
+    |  |- AnnotationError          2       you: a file of annotations, or rows without their video
+    |  |- Diverged                 2       you: the loss is no number any more; a lower rate
     |  |- SourceError              2       you: the list of sources cannot be read
     |  |  `- NoSources             3       you: what was named holds no video
     |  |- WeightsError             2       you: a file of weights is missing or is another model's
@@ -16,6 +19,7 @@
     |- CacheError                  4       the cache is damaged or incompatible
     |  |- CacheIncomplete          4       no cache.json: the run did not finish
     |  |- CacheDamaged             4       bytes on disk are not what was written
+    |  |- ModelDamaged             4       a checkpoint or model folder is not what was written
     |  `- FingerprintMismatch      4       made by another recipe
     `- VideoError                  -       nobody: costs this video only, becomes a Reject
 
@@ -62,6 +66,18 @@ class UsageError(ReelcacheError):
 
 class RecipeError(UsageError):
     """A field of a recipe is unknown, of the wrong type or out of range."""
+
+
+class ConfigError(UsageError):
+    """A field of a training run's file is unknown, of the wrong type or out of range."""
+
+
+class AnnotationError(UsageError):
+    """Annotations cannot be read, or their videos or spans are not in the cache."""
+
+
+class Diverged(UsageError):
+    """The loss of a training run is no number any more."""
 
 
 class SourceError(UsageError):
@@ -120,6 +136,10 @@ class CacheIncomplete(CacheError):
 
 class CacheDamaged(CacheError):
     """A file of the cache is missing or holds other bytes than were written."""
+
+
+class ModelDamaged(CacheError):
+    """A checkpoint or a model folder is incomplete, or is not what was written."""
 
 
 class FingerprintMismatch(CacheError):
