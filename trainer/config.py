@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from schemas.errors import ConfigError, RecipeError
 from schemas.settings import nearest, read_settings, set_field, to_mapping
 
-Format = Literal["auto", "messages", "llava", "sharegpt", "mcq", "charades", "qvhighlights", "nextqa"]
+Format = Literal[
+    "auto", "messages", "llava", "sharegpt", "mcq", "charades", "qvhighlights", "nextqa"
+]
 PARTS = ("connector", "lm")
 """What a stage may train. connector: resampler, projections, sound, reducer and time head; lm: the
 language model, or its adapters where there is `model.lora`. Encoders are never among them."""
@@ -119,7 +121,7 @@ class ViewSpec:
             _check(getattr(self, name) >= 0, f"view.{name}", getattr(self, name), ">= 0")
         if (self.policy == "uniform") != (self.num_frames > 0):
             raise ConfigError(
-                f"view.num_frames = {self.num_frames} must be > 0 with policy uniform, and only then"
+                f"view.num_frames = {self.num_frames} must be > 0 with policy uniform, else 0"
             )
 
 
@@ -145,7 +147,9 @@ class ConnectorSpec:
     """fourier: cells know their place and frames their seconds since the clip's start."""
 
     def __post_init__(self) -> None:
-        _check(self.tokens_per_frame > 0, "connector.tokens_per_frame", self.tokens_per_frame, "> 0")
+        _check(
+            self.tokens_per_frame > 0, "connector.tokens_per_frame", self.tokens_per_frame, "> 0"
+        )
         _check(self.compression > 0, "connector.compression", self.compression, "> 0")
         for name in ("depth", "heads", "ff_mult"):
             _check(getattr(self, name) >= 1, f"connector.{name}", getattr(self, name), ">= 1")
@@ -340,7 +344,9 @@ class TrainConfig:
         for stage in self.stages:
             for name in stage.data:
                 if name not in labels:
-                    raise ConfigError(f"stages.{stage.name}.data.{name}: no such data{nearest(name, labels)}")
+                    raise ConfigError(
+                        f"stages.{stage.name}.data.{name}: no such data{nearest(name, labels)}"
+                    )
 
     @classmethod
     def load(cls, path: str, *, overrides: Iterable[str] = ()) -> TrainConfig:
@@ -381,8 +387,6 @@ class TrainConfig:
 
 
 def _in_folder(config: TrainConfig, folder: Path) -> TrainConfig:
-    from dataclasses import replace
-
     data = tuple(
         one if "://" in one.path else replace(one, path=str(folder / one.path))
         for one in config.data

@@ -14,6 +14,9 @@ TREE = {
     "RecipeError": ("UsageError", 2),
     "SourceError": ("UsageError", 2),
     "NoSources": ("SourceError", 3),
+    "ConfigError": ("UsageError", 2),
+    "AnnotationError": ("UsageError", 2),
+    "Diverged": ("UsageError", 2),
     "CacheHeld": ("UsageError", 2),
     "WorkerDied": ("UsageError", 2),
     "WeightsError": ("UsageError", 2),
@@ -25,6 +28,7 @@ TREE = {
     "CacheError": ("ReelcacheError", 4),
     "CacheIncomplete": ("CacheError", 4),
     "CacheDamaged": ("CacheError", 4),
+    "ModelDamaged": ("CacheError", 4),
     "FingerprintMismatch": ("CacheError", 4),
     "VideoError": ("ReelcacheError", 70),
 }

@@ -1,0 +1,85 @@
+"""CacheShape: what every sample of a cache holds, as far as a model has to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.cache import FeatureCache
+from schemas.compact import stored_shape
+from schemas.recipe import AUDIO, Recipe
+from schemas.timeline import windows_per_clip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamShape:
+    """One stream of a sample: (T, H, W, D)."""
+
+    num_grids: int
+    """T: frames_per_clip, or fewer of an encoder with a temporal stride."""
+    height: int
+    width: int
+    dim: int
+    dtype: str
+    """float16, or int8 with a scale a channel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioShape:
+    """The sound of a sample: (windows, tokens, D) float16."""
+
+    windows: int
+    tokens: int
+    dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheShape:
+    """What every sample of a cache holds."""
+
+    fps: float
+    frames_per_clip: int
+    streams: dict[str, StreamShape]
+    """In the recipe's order, which is that of the channels after fusing."""
+    audio: AudioShape | None = None
+
+    @classmethod
+    def of(cls, cache: FeatureCache) -> CacheShape:
+        """The shape of an open cache."""
+        return cls.from_recipe(cache.recipe, cache.info.stamps)
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe, stamps: dict[str, dict[str, Any]]) -> CacheShape:
+        """The shape of what a recipe caches; `stamps` are its encoders'."""
+        sampling, streams = recipe.sampling, {}
+        for name, stream in recipe.streams.items():
+            shape = stored_shape(stream, stamps[name], num_frames=sampling.frames_per_clip)
+            T, H, W, D = shape
+            streams[name] = StreamShape(num_grids=T, height=H, width=W, dim=D, dtype=stream.dtype)
+        audio = None
+        if recipe.audio is not None:
+            audio = AudioShape(
+                windows=windows_per_clip(
+                    fps=sampling.fps, frames_per_clip=sampling.frames_per_clip
+                ),
+                tokens=recipe.audio.tokens_per_window,
+                dim=stamps[AUDIO]["dim"],
+            )
+        return cls(
+            fps=sampling.fps,
+            frames_per_clip=sampling.frames_per_clip,
+            streams=streams,
+            audio=audio,
+        )
+
+    @property
+    def bytes_per_clip(self) -> int:
+        """Bytes of the features of a sample, of sound too."""
+        size = {"float16": 2, "int8": 1}
+        num_bytes = sum(
+            one.num_grids * one.height * one.width * one.dim * size[one.dtype]
+            for one in self.streams.values()
+        )
+        if self.audio is not None:
+            num_bytes += 2 * self.audio.windows * self.audio.tokens * self.audio.dim
+        return num_bytes
