@@ -241,7 +241,9 @@ class ModelSpec:
     `tiny`: a seeded random one with a byte tokenizer, for trials."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the computation; float32 on a CPU, bfloat16 on GPUs."""
-    template: Literal["auto", "chatml", "llama3", "plain"] = "auto"
+    template: Literal["auto", "chatml", "llama3", "tags", "plain"] = "auto"
+    system: str = ""
+    """Said first in every conversation that does not say it itself."""
     connector: ConnectorSpec = field(default_factory=ConnectorSpec)
     time: TimeSpec = field(default_factory=TimeSpec)
     audio: AudioConnectorSpec | None = None

@@ -1,0 +1,187 @@
+"""Render: messages and clips to token ids, labels and slots. The only place that builds prompts.
+
+Training, evaluation and generation all come here. Ids are joined turn by turn, so what is
+supervised is known by construction and never searched for in text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.errors import AnnotationError
+from trainer.config import TimeSpec
+from trainer.data.annotation import Annotation, Message, Span, VideoPart
+from trainer.data.template import Template
+from trainer.data.video_view import VideoView
+
+Tokenize = Callable[[str], list[int]]
+"""Text -> ids, without special tokens of its own making."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """One item as L tokens, C clips of K tokens of video and A of sound."""
+
+    ids_L: npt.NDArray[np.int64]
+    supervised_L: npt.NDArray[np.bool_]
+    """Whether the model learns to say this token."""
+    clips_C: npt.NDArray[np.int64]
+    """Which clips of the view are shown, in order; a clip may come twice."""
+    clip_slots_CK: npt.NDArray[np.int64]
+    audio_slots_CA: npt.NDArray[np.int64]
+    clip_span_C2: npt.NDArray[np.int64]
+    """[first, stop) of all that belongs to a clip: its text, its video, its sound."""
+    prompt_length: int
+    """Tokens before the first supervised one; all, if there is none."""
+
+    def __len__(self) -> int:
+        return len(self.ids_L)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renderer:
+    """How items become tokens; part of a model, and the same wherever it is asked."""
+
+    template: Template
+    tokenize: Tokenize
+    """Of the template's own text, in which special tokens count."""
+    tokenize_content: Tokenize
+    """Of what people wrote, in which they do not."""
+    end_id: int
+    """The tokenizer's end of text."""
+    time: TimeSpec
+    tokens_per_clip: int
+    audio_tokens_per_clip: int = 0
+    time_base: str = "video"
+    system: str = ""
+
+    def render(self, annotation: Annotation, *, view: VideoView | None) -> Rendered:
+        """The tokens of one annotation. AnnotationError: nothing in it is supervised."""
+        rendered = self.render_messages(annotation.messages, view=view, span=annotation.span)
+        if not rendered.supervised_L.any():
+            raise AnnotationError(f"{annotation.id}: no message to learn from")
+        return rendered
+
+    def render_prompt(
+        self, messages: Sequence[Message], *, view: VideoView | None, span: Span | None = None
+    ) -> Rendered:
+        """The tokens up to where the assistant's next turn begins."""
+        return self.render_messages(messages, view=view, span=span, opens_answer=True)
+
+    def render_messages(
+        self,
+        messages: Sequence[Message],
+        *,
+        view: VideoView | None,
+        span: Span | None,
+        opens_answer: bool = False,
+    ) -> Rendered:
+        """As `render`, of messages that need not be supervised."""
+        row = _Row(self, view, origin_seconds=span[0] if span and self.time_base == "span" else 0.0)
+        row.add(self.tokenize(self.template.begin))
+        if self.system and not any(message.role == "system" for message in messages):
+            messages = [Message.of("system", self.system), *messages]
+        has_clips = view is not None and len(view) > 0
+        for message in _with_video(messages) if has_clips else messages:
+            row.add(self.tokenize(self.template.before[message.role]))
+            for part in message.content:
+                if isinstance(part, VideoPart):
+                    row.add_clips(part.span)
+                else:
+                    row.add(self.tokenize_content(part), supervised=message.supervised)
+            stop = self.tokenize(self.template.stop) if self.template.stop else [self.end_id]
+            row.add(stop, supervised=message.supervised)
+            row.add(self.tokenize(self.template.after))
+        if opens_answer:
+            row.add(self.tokenize(self.template.before["assistant"]))
+        return row.finish()
+
+    def clip_text(self, number: int, *, start_seconds: float, end_seconds: float) -> str:
+        """What is said before a clip, the `number`-th of the item."""
+        match self.time.mode:
+            case "clip_text" | "frame_text":
+                return self.time.text.format(start=start_seconds, end=end_seconds)
+            case "segment_names":
+                return f"[{number + 1}] "
+            case _:
+                return ""
+
+    @property
+    def joint(self) -> str:
+        """What stands between clips."""
+        return "" if self.time.mode == "none" else self.time.joint
+
+
+class _Row:
+    """The tokens of one item, as they come."""
+
+    def __init__(
+        self, renderer: Renderer, view: VideoView | None, *, origin_seconds: float
+    ) -> None:
+        self._renderer = renderer
+        self._view = view
+        self._origin_seconds = origin_seconds
+        self._ids: list[int] = []
+        self._supervised: list[bool] = []
+        self._clips: list[int] = []
+        self._firsts: list[int] = []
+        self._slots: list[int] = []
+        self._stops: list[int] = []
+
+    def add(self, ids: list[int], *, supervised: bool = False) -> None:
+        self._ids += ids
+        self._supervised += [supervised] * len(ids)
+
+    def add_clips(self, span: Span | None) -> None:
+        view, renderer = self._view, self._renderer
+        if view is None:
+            return
+        clips = np.arange(len(view)) if span is None else view.overlapping(span)
+        num_slots = renderer.tokens_per_clip + renderer.audio_tokens_per_clip
+        for i, clip in enumerate(clips.tolist()):
+            if i and renderer.joint:
+                self.add(renderer.tokenize_content(renderer.joint))
+            self._firsts.append(len(self._ids))
+            text = renderer.clip_text(
+                len(self._clips),
+                start_seconds=float(view.start_seconds[clip]) - self._origin_seconds,
+                end_seconds=float(view.end_seconds[clip]) - self._origin_seconds,
+            )
+            if text:
+                self.add(renderer.tokenize_content(text))
+            self._clips.append(clip)
+            self._slots.append(len(self._ids))
+            self.add([renderer.end_id] * num_slots)
+            self._stops.append(len(self._ids))
+
+    def finish(self) -> Rendered:
+        K, A = self._renderer.tokens_per_clip, self._renderer.audio_tokens_per_clip
+        first_C1 = np.array(self._slots, dtype=np.int64)[:, None]
+        supervised_L = np.array(self._supervised, dtype=np.bool_)
+        said = np.flatnonzero(supervised_L)
+        return Rendered(
+            ids_L=np.array(self._ids, dtype=np.int64),
+            supervised_L=supervised_L,
+            clips_C=np.array(self._clips, dtype=np.int64),
+            clip_slots_CK=first_C1 + np.arange(K),
+            audio_slots_CA=first_C1 + K + np.arange(A),
+            clip_span_C2=np.array([self._firsts, self._stops], dtype=np.int64).T.reshape(-1, 2),
+            prompt_length=int(said[0]) if len(said) else len(self._ids),
+        )
+
+
+def _with_video(messages: Sequence[Message]) -> list[Message]:
+    # Where nobody said where the video goes, it is what the first question is about.
+    if any(isinstance(part, VideoPart) for message in messages for part in message.content):
+        return list(messages)
+    placed = list(messages)
+    for i, message in enumerate(placed):
+        if message.role == "user":
+            content = (VideoPart(), "\n", *message.content)
+            placed[i] = Message(role="user", content=content, supervised=message.supervised)
+            break
+    return placed
