@@ -1,0 +1,209 @@
+"""VideoLM: cached features and text to the next token.
+
+    features --Connector--> tokens of clips --> slots of the row --> language model
+                              ^ left out by a reducer, with their text
+
+A row holds several items. transformers tells them apart by position ids alone, and only where it is
+given no attention mask and no cache, which `forward` sees to: with any of them items would see each
+other, without a warning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainer.config import ModelSpec
+from trainer.data.batch import Batch
+from trainer.data.cache_shape import CacheShape
+from trainer.model.connector import Connector
+from trainer.model.reducing import build_reducer, drop_clips
+from trainer.model.time_head import TimeHead, time_loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """Sums over a row, to be divided by what the whole step has of each."""
+
+    tokens: Tensor
+    """Cross-entropy over the supervised tokens, summed, float32."""
+    times: Tensor | None = None
+    """Of the time head, summed over its items."""
+    kept_C: Tensor | None = None
+    """(C,) bool: clips that the reducer kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Embedded:
+    """A row as it goes into the language model."""
+
+    embeds_LH: Tensor
+    position_ids_L: Tensor
+    predict_S: Tensor
+    head_positions_R: Tensor | None
+    kept_C: Tensor | None
+
+
+class VideoLM(nn.Module):
+    """A connector, and a causal language model of transformers."""
+
+    def __init__(
+        self, spec: ModelSpec, *, language_model: Any, shape: CacheShape, frames_per_clip: int
+    ) -> None:
+        """`frames_per_clip` is the view's."""
+        super().__init__()
+        width = language_model.get_input_embeddings().weight.shape[1]
+        self.connector = Connector(
+            spec.connector,
+            shape=shape,
+            frames_per_clip=frames_per_clip,
+            width=width,
+            audio=spec.audio,
+        )
+        dim = sum(stream.dim for stream in shape.streams.values())
+        self.reducer = build_reducer(spec.reduce, dim=dim)
+        self.time_head = TimeHead(width) if spec.time.regression_weight else None
+        self.lm = language_model
+        self._shape = shape
+        self._frames_per_clip = frames_per_clip
+
+    def parts(self) -> dict[str, list[nn.Parameter]]:
+        """Part of `config.PARTS` -> its parameters; of a language model with adapters, those."""
+        lm = list(self.lm.named_parameters())
+        adapters = [parameter for name, parameter in lm if "lora_" in name]
+        own = [self.connector, self.reducer, self.time_head]
+        return {
+            "connector": [p for module in own if module is not None for p in module.parameters()],
+            "lm": adapters or [parameter for _, parameter in lm],
+        }
+
+    def forward(self, batch: Batch) -> Losses:
+        """The losses of one row."""
+        row = self._embed(batch)
+        position_ids = row.position_ids_L[None]
+        # A row with nothing to learn still takes part, so that all ranks do the same.
+        predict_S = row.predict_S if len(row.predict_S) else row.predict_S.new_zeros(1)
+        output = self.lm(
+            inputs_embeds=row.embeds_LH[None],
+            position_ids=position_ids,
+            attention_mask=None,
+            use_cache=False,
+            logits_to_keep=predict_S,
+            output_hidden_states=self.time_head is not None,
+        )
+        logits_SV = output.logits[0].float()
+        if len(row.predict_S):
+            tokens = F.cross_entropy(logits_SV, batch.targets_S, reduction="sum")
+        else:
+            tokens = logits_SV.sum() * 0.0
+        return Losses(tokens=tokens, times=self._times(output, row, batch), kept_C=row.kept_C)
+
+    def _times(self, output: Any, row: _Embedded, batch: Batch) -> Tensor | None:
+        if self.time_head is None:
+            return None
+        hidden_LH = output.hidden_states[-1][0]
+        positions, targets = row.head_positions_R, batch.head_targets_R2
+        if positions is None or targets is None or not len(positions):
+            loss: Tensor = self.time_head(hidden_LH[:1]).sum() * 0.0
+            return loss
+        return time_loss(self.time_head(hidden_LH[positions]), targets).sum()
+
+    @torch.no_grad()
+    def generate(self, batch: Batch, *, max_new_tokens: int, eos_ids: list[int]) -> list[int]:
+        """Ids of the greedy answer to a row of one item, up to what ends it."""
+        row = self._embed(batch)
+        output = self.lm.generate(
+            inputs_embeds=row.embeds_LH[None],
+            attention_mask=torch.ones(1, len(row.embeds_LH), device=row.embeds_LH.device),
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            eos_token_id=eos_ids,
+            pad_token_id=eos_ids[0],
+        )
+        ids: list[int] = output[0].tolist()
+        stop = next((i for i, one in enumerate(ids) if one in eos_ids), len(ids))
+        return ids[:stop]
+
+    def _embed(self, batch: Batch) -> _Embedded:
+        embeds_LH = self.lm.get_input_embeddings()(batch.input_ids_L)
+        num_clips = len(batch.clip_slots_CK)
+        connected = self.connector(batch if num_clips else self._blank(batch))
+        video_CKH, audio_CAH = connected.video_CKH, connected.audio_CAH
+        kept_C: Tensor | None = None
+        if self.reducer is not None:
+            items_C = batch.clip_item_C if num_clips else batch.clip_item_C.new_zeros(1)
+            kept = self.reducer(connected.pooled_CD, items_C)
+            gate_C11 = kept.gate_C[:, None, None].to(video_CKH.dtype)
+            video_CKH = video_CKH * gate_C11
+            kept_C = kept.mask_C if num_clips else None
+        dtype = embeds_LH.dtype
+        if not num_clips:
+            # One clip of nothing, that weighs nothing: every parameter takes part in every row.
+            embeds_LH = embeds_LH + 0.0 * video_CKH.sum().to(dtype)
+            if audio_CAH is not None:
+                embeds_LH = embeds_LH + 0.0 * audio_CAH.sum().to(dtype)
+        else:
+            slots = (batch.clip_slots_CK.flatten(),)
+            embeds_LH = embeds_LH.index_put(slots, video_CKH.flatten(0, 1).to(dtype))
+            if audio_CAH is not None:
+                assert batch.audio_slots_CA is not None
+                slots = (batch.audio_slots_CA.flatten(),)
+                embeds_LH = embeds_LH.index_put(slots, audio_CAH.flatten(0, 1).to(dtype))
+        if kept_C is None:
+            return _Embedded(
+                embeds_LH=embeds_LH,
+                position_ids_L=batch.position_ids_L,
+                predict_S=batch.predict_S,
+                head_positions_R=batch.head_positions_R,
+                kept_C=None,
+            )
+        short = drop_clips(
+            embeds_LH, batch.position_ids_L, clip_span_C2=batch.clip_span_C2, mask_C=kept_C
+        )
+        head = batch.head_positions_R
+        return _Embedded(
+            embeds_LH=short.embeds_LH,
+            position_ids_L=short.position_ids_L,
+            predict_S=short.new_position_L[batch.predict_S],
+            head_positions_R=None if head is None else short.new_position_L[head],
+            kept_C=kept_C,
+        )
+
+    def _blank(self, batch: Batch) -> Batch:
+        # One clip without a frame.
+        device, n = batch.input_ids_L.device, self._frames_per_clip
+        features, scales = {}, {}
+        for name, one in self._shape.streams.items():
+            frames = n if one.num_grids == self._shape.frames_per_clip else one.num_grids
+            dtype = getattr(torch, one.dtype)
+            size = (1, frames, one.height, one.width, one.dim)
+            features[name] = torch.zeros(size, dtype=dtype, device=device)
+            if one.dtype == "int8":
+                scales[name] = torch.zeros(1, frames, one.dim, device=device)
+        audio = self._shape.audio if batch.audio_CAD is not None else None
+        num_tokens = 0 if batch.audio_CAD is None else batch.audio_CAD.shape[1]
+        return Batch(
+            input_ids_L=batch.input_ids_L,
+            position_ids_L=batch.position_ids_L,
+            predict_S=batch.predict_S,
+            targets_S=batch.targets_S,
+            features=features,
+            scales=scales,
+            frame_mask_CF=torch.zeros(1, n, dtype=torch.bool, device=device),
+            frame_seconds_CF=torch.zeros(1, n, device=device),
+            frames_taken_CF=torch.zeros(1, n, dtype=torch.int64, device=device),
+            clip_slots_CK=torch.zeros(1, 1, dtype=torch.int64, device=device),
+            clip_span_C2=torch.zeros(1, 2, dtype=torch.int64, device=device),
+            clip_item_C=torch.zeros(1, dtype=torch.int64, device=device),
+            clip_place_C=torch.zeros(1, device=device),
+            audio_CAD=None
+            if audio is None
+            else torch.zeros(1, num_tokens, audio.dim, dtype=torch.float16, device=device),
+            audio_mask_CA=None
+            if audio is None
+            else torch.zeros(1, num_tokens, dtype=torch.bool, device=device),
+        )

@@ -1,0 +1,124 @@
+"""Preprocessing: all that has to be the same when a trained model is asked: the second fingerprint.
+
+The cache's own fingerprint says what its features are. This one adds what a model makes of them:
+which frames it looks at, into how many tokens, and what it reads between them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from pipeline.cache import FeatureCache
+from schemas.errors import FingerprintMismatch, ModelDamaged, ReelcacheError
+from schemas.recipe import Recipe, canonical_json, differing_fields
+from schemas.settings import read_settings, to_mapping
+from trainer.config import ReduceSpec, TimeSpec, TrainConfig, ViewSpec
+from trainer.data.cache_shape import CacheShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preprocessing:
+    """From a video to the row that the language model reads."""
+
+    recipe: dict[str, Any]
+    """As of `Recipe.to_mapping`."""
+    stamps: dict[str, dict[str, Any]]
+    """Stream -> what its encoder says of itself."""
+    view: ViewSpec
+    """With the clip budget of the last stage."""
+    time: TimeSpec
+    reduce: ReduceSpec
+    tokens_per_clip: int
+    with_audio: bool
+    template: str
+    system: str
+    max_tokens: int
+    """Of one item; a longer one is shown fewer clips."""
+
+    @classmethod
+    def of(cls, config: TrainConfig, *, cache: FeatureCache, template: str) -> Preprocessing:
+        """That of a model trained with `config` from `cache`."""
+        view = config.view
+        last = config.stages[-1].max_clips
+        if last:
+            view = replace(view, max_clips=min(last, view.max_clips or last))
+        frames = view.frames_per_clip or cache.recipe.sampling.frames_per_clip
+        return cls(
+            recipe=cache.recipe.to_mapping(),
+            stamps=cache.info.stamps,
+            view=view,
+            time=config.model.time,
+            reduce=config.model.reduce,
+            tokens_per_clip=config.model.connector.tokens_per_clip(frames),
+            with_audio=config.model.audio is not None,
+            template=template,
+            system=config.model.system,
+            max_tokens=config.batch.tokens_per_pack,
+        )
+
+    @property
+    def shape(self) -> CacheShape:
+        """What a sample of a cache of this recipe holds."""
+        return CacheShape.from_recipe(Recipe.from_mapping(self.recipe), self.stamps)
+
+    @property
+    def frames_per_clip(self) -> int:
+        """Of the view."""
+        return self.view.frames_per_clip or self.shape.frames_per_clip
+
+    def identity(self) -> dict[str, Any]:
+        """What the fingerprint is taken over. Defaults are dropped, so that new fields keep it."""
+        recipe = Recipe.from_mapping(self.recipe)
+        return {
+            "cache": recipe.identity(self.stamps),
+            "view": to_mapping(self.view, drop_defaults=True),
+            "time": {"mode": self.time.mode, "text": self.time.text, "joint": self.time.joint},
+            "reduce": to_mapping(self.reduce, drop_defaults=True),
+            "tokens_per_clip": self.tokens_per_clip,
+            "with_audio": self.with_audio,
+            "template": self.template,
+            "system": self.system,
+            "max_tokens": self.max_tokens,
+        }
+
+    def fingerprint(self) -> str:
+        """sha256 of the canonical JSON of `identity`; 64 hex digits."""
+        return hashlib.sha256(canonical_json(self.identity()).encode()).hexdigest()
+
+    def cache_fingerprint(self) -> str:
+        """That of the caches which a model with this preprocessing can be asked from."""
+        return Recipe.from_mapping(self.recipe).fingerprint(self.stamps)
+
+    def require_cache(self, cache: FeatureCache) -> None:
+        """FingerprintMismatch: the cache was made otherwise; names the fields that differ."""
+        if cache.fingerprint == self.cache_fingerprint():
+            return
+        own = Recipe.from_mapping(self.recipe).identity(self.stamps)
+        fields_ = differing_fields(own, cache.recipe.identity(cache.info.stamps))
+        raise FingerprintMismatch(
+            f"{cache.layout.root} is not a cache that this model can read"
+            f" (model -> cache): {'; '.join(fields_)}",
+            hint="use a cache of the same recipe and weights, or train on this one",
+        )
+
+    def to_mapping(self) -> dict[str, Any]:
+        """JSON-ready."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("view", "time", "reduce"):
+            plain[name] = to_mapping(plain[name])
+        return plain
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any], *, where: str) -> Preprocessing:
+        """The inverse of `to_mapping`. ModelDamaged: not such a mapping."""
+        try:
+            plain = dict(mapping)
+            plain["view"] = read_settings(ViewSpec, plain["view"])
+            plain["time"] = read_settings(TimeSpec, plain["time"])
+            plain["reduce"] = read_settings(ReduceSpec, plain["reduce"])
+            return cls(**plain)
+        except (LookupError, TypeError, ReelcacheError) as error:
+            raise ModelDamaged(f"{where}: its preprocessing cannot be read: {error}") from error
