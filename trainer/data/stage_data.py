@@ -189,24 +189,26 @@ def _fit(
     )
     if on_long != "spread" or item.view is None or by_span:
         return None
-    view = spread_to_fit(item, renderer, capacity, rendered)
-    if view is None:
+    fitted = spread_to_fit(item, renderer, capacity, rendered)
+    if fitted is None:
         return None
-    return view, renderer.render(item.annotation, view=view.view)
+    return fitted, renderer.render(fitted.annotation, view=fitted.view)
 
 
 def spread_to_fit(item: Item, renderer: Renderer, capacity: int, rendered: Rendered) -> Item | None:
     """The item with as many of its clips, evenly spread, as fit; None: not even one does."""
-    assert item.view is not None
-    num_clips = len(item.view)
-    while num_clips > 0 and len(rendered) > capacity:
-        per_clip = max(1, -(-len(rendered) // max(1, num_clips)))
+    view = item.view
+    assert view is not None
+    num_clips = len(view)
+    per_clip = max(1, -(-len(rendered) // max(1, num_clips)))
+    fitted = item
+    while len(rendered) > capacity:
         num_clips -= max(1, (len(rendered) - capacity) // per_clip)
         if num_clips <= 0:
             return None
-        item = replace(item, view=item.view.spread(num_clips))
-        rendered = renderer.render(item.annotation, view=item.view)
-    return item
+        fitted = replace(item, view=view.spread(num_clips))
+        rendered = renderer.render(fitted.annotation, view=fitted.view)
+    return fitted
 
 
 def require_packs(config: TrainConfig, *, world: int) -> None:

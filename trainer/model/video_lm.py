@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from trainer.config import ModelSpec
 from trainer.data.batch import Batch
@@ -97,7 +97,7 @@ class VideoLM(nn.Module):
         )
         logits_SV = output.logits[0].float()
         if len(row.predict_S):
-            tokens = F.cross_entropy(logits_SV, batch.targets_S, reduction="sum")
+            tokens = functional.cross_entropy(logits_SV, batch.targets_S, reduction="sum")
         else:
             tokens = logits_SV.sum() * 0.0
         return Losses(tokens=tokens, times=self._times(output, row, batch), kept_C=row.kept_C)
