@@ -64,6 +64,8 @@ def imports() -> dict[str, frozenset[str]]:
 
 
 def floor(module: str) -> int:
+    if f"{module}.".startswith(("trainer.cli.", "trainer.__main__.")):
+        return ROOF + 1  # its commands are made as those of `pipeline` are
     in_roof = f"{module}.".startswith(("pipeline.cli.", "pipeline.__main__."))
     return ROOF if in_roof else FLOORS[module.partition(".")[0]]
 
