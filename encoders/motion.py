@@ -1,13 +1,14 @@
 """Motion energy: which way things move in each part of a picture, with no weights.
 
 A correlator multiplies the light at one place with the light at another place a frame later, and
-takes the same product in the opposite direction away: I(p, t) I(p + d, t + 1) - I(p + d, t)
-I(p, t + 1). What does not move cancels to the bit; what moves along d gives a positive value, what
-moves against it a negative one, and whether it is bright or dark does not count. Source: Hassenstein
-and Reichardt 1956; van Santen and Sperling 1985, "Elaborated Reichardt detectors"; of equal outcome
-Adelson and Bergen 1985, "Spatiotemporal energy models for the perception of motion".
-
+takes the same product in the opposite direction away:
+I(p, t) I(p + d, t + 1) - I(p + d, t) I(p, t + 1). What does not move cancels to the bit; what moves
+along d gives a positive value, what moves against it a negative one, be it bright or dark.
 All sums are of integers, so that the bytes are the same on every machine, in any batch.
+
+Source: Hassenstein and Reichardt 1956; van Santen and Sperling 1985, "Elaborated Reichardt
+detectors"; of equal outcome, Adelson and Bergen 1985, "Spatiotemporal energy models for the
+perception of motion".
 """
 
 from __future__ import annotations

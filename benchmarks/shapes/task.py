@@ -1,12 +1,9 @@
 """Task: the videos, their cache, what is said about them, and a model that can learn it.
 
-<folder>/videos/shapes-000000.mp4 ...   train first, then test
-<folder>/videos.csv                     uri, id
-<folder>/shapes.toml                    the recipe
-<folder>/cache/                         made by `pipeline run`
-<folder>/{train,test}-{captions,qa}.jsonl
-<folder>/lm/                            tokenizer and untrained language model
-<folder>/task.json                      written last: how many, which seed
+A folder holds `videos/`, first those to train on and then those to test with; `videos.csv` with
+their uri and id; the recipe `shapes.toml`; `cache/`, made by `pipeline run`; annotations,
+`train-captions.jsonl`, `train-qa.jsonl` and the same for `test`; `lm/`, tokenizer and untrained
+language model; and, written last, `task.json`.
 """
 
 from __future__ import annotations
