@@ -23,6 +23,7 @@ ENTRY_POINT_GROUP = "reelcache.encoders"
 
 _MODULES = {
     "encoders.efficientnet": ("efficientnet-lite0",),
+    "encoders.motion": ("motion-energy",),
     "encoders.projection": ("random-image", "random-video"),
     "encoders.siglip": tuple(SIGLIP_SIZES),
     "encoders.dinov3": (
@@ -47,6 +48,7 @@ _MODULES = {
 }
 """Module -> the encoders in it; each has `spec` and `load`."""
 _SOUND_MODULES: dict[str, tuple[str, ...]] = {
+    "encoders.mel_bands": ("log-mel",),
     "encoders.whisper": (
         "whisper-tiny",
         "whisper-base",
