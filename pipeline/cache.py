@@ -9,23 +9,21 @@ Needs numpy and pyarrow; neither torch nor Beam.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import shlex
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline.extents import Extents
 from pipeline.layout import CacheLayout
-from pipeline.places import Place, read_bytes, read_range, to_place
+from pipeline.open_tars import OpenTars
+from pipeline.places import read_bytes, to_place
 from pipeline.signing import to_public
 from pipeline.storage import read_table
 from schemas.cache_info import CacheInfo
@@ -34,8 +32,6 @@ from schemas.recipe import Recipe
 from schemas.sample import Sample
 from schemas.settings import nearest
 from schemas.tables import INDEX_SCHEMA
-
-MAX_OPEN_TARS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,63 +53,6 @@ class SampleRow:
     """Member name without the key -> (offset in the tar, bytes)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Places:
-    """Where samples lie, as plain arrays: taking a row from a table costs as much as reading it."""
-
-    shards: list[str]
-    offsets: npt.NDArray[np.int64]
-    num_bytes: npt.NDArray[np.int64]
-    first_member: npt.NDArray[np.int32]
-    """(N + 1,): the members of row n are [first_member[n], first_member[n + 1])."""
-    names: list[str]
-    name_codes: npt.NDArray[np.int32]
-    member_offsets: npt.NDArray[np.int64]
-    member_bytes: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, table: pa.Table) -> _Places:
-        columns = {name: table.column(name).combine_chunks() for name in table.column_names}
-        shards = columns["shard"].dictionary_encode()
-        names = columns["member_names"].flatten().dictionary_encode()
-        shard_names = shards.dictionary.to_pylist()
-        return cls(
-            shards=[shard_names[code] for code in shards.indices.to_numpy()],
-            offsets=columns["offset"].to_numpy(),
-            num_bytes=columns["bytes"].to_numpy(),
-            first_member=columns["member_names"].offsets.to_numpy(),
-            names=names.dictionary.to_pylist(),
-            name_codes=names.indices.to_numpy(),
-            member_offsets=columns["member_offsets"].flatten().to_numpy(),
-            member_bytes=columns["member_bytes"].flatten().to_numpy(),
-        )
-
-    def members(self, number: int) -> Iterator[tuple[str, int, int]]:
-        """(name, offset in the tar, bytes) of each member of a row."""
-        where = slice(self.first_member[number], self.first_member[number + 1])
-        names = (self.names[code] for code in self.name_codes[where])
-        places = (self.member_offsets[where].tolist(), self.member_bytes[where].tolist())
-        return zip(names, *places, strict=True)
-
-
-class _Tar:
-    """A tar to read from; a local one is open, and closed when nobody reads from it any more."""
-
-    def __init__(self, path: Place) -> None:
-        self._path = path
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if isinstance(path, Path) else -1
-
-    def read_into(self, view: memoryview, *, offset: int) -> int:
-        """Fill `view` with one read: how many bytes came. OSError."""
-        if self.fd < 0:
-            return read_range(self._path, view, offset=offset)
-        return os.preadv(self.fd, [view], offset)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):
-            os.close(self.fd)
-
-
 class FeatureCache:
     """An open cache: `len`, `[key]`, iteration by video and clip; a context manager.
 
@@ -125,8 +64,7 @@ class FeatureCache:
         self.info = read_info(self.layout)
         self.recipe = read_recipe(self.info, self.layout)
         self._table = _read_index(self.layout)
-        self._tars: OrderedDict[str, _Tar] = OrderedDict()
-        self._lock = threading.Lock()
+        self.tars = OpenTars(self.layout, hint=_verify(self.layout))
 
     def __repr__(self) -> str:
         counts = self.info.counts
@@ -171,6 +109,11 @@ class FeatureCache:
     def index(self) -> pa.Table:
         """The index as a table; see docs/format.md."""
         return self._table
+
+    @functools.cached_property
+    def extents(self) -> Extents:
+        """Where the samples lie, in the order of the index."""
+        return Extents.of(self._table)
 
     def keys(self) -> list[str]:
         """Keys of all samples, video by video, in order of time."""
@@ -224,32 +167,30 @@ class FeatureCache:
 
         Its arrays alias the buffer: pass the same one again only when they are no longer needed.
         """
-        number = self._number(key)
-        places = self._places
-        num_bytes, offset = int(places.num_bytes[number]), int(places.offsets[number])
+        number, extents = self._number(key), self.extents
+        num_bytes, offset = int(extents.num_bytes[number]), int(extents.offsets[number])
         # Not a bytearray: that would be filled with zeros first.
         fresh = np.empty(num_bytes, dtype=np.uint8).data if buffer is None else buffer
         view = memoryview(fresh).cast("B")
         if view.nbytes < num_bytes:
             raise ValueError(f"{view.nbytes = } must be at least {num_bytes}")
         view = view[:num_bytes]
-        self._read_into(key, places.shards[number], offset, view)
+        shard = extents.shard_names[extents.shard_codes[number]]
+        if self.tars.read_into(shard, [view], offset=offset) != num_bytes:
+            raise self.damaged(f"{self.layout.tar(shard)} ends inside {key}")
         members = {
             name: view[start - offset : start - offset + size]
-            for name, start, size in places.members(number)
+            for name, start, size in extents.members(number)
         }
         return Sample.from_members(key, members, streams=self.streams)
 
     def close(self) -> None:
         """Close the open tars; reading again opens them again."""
-        with self._lock:
-            self._tars.clear()
+        self.tars.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_tars": OrderedDict(), "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state | {"_lock": threading.Lock()})
+    def damaged(self, message: str) -> CacheDamaged:
+        """The error that a file of the cache is not what was written."""
+        return CacheDamaged(message, hint=_verify(self.layout))
 
     @functools.cached_property
     def _rows(self) -> dict[str, int]:
@@ -266,10 +207,6 @@ class FeatureCache:
     def _columns(self) -> dict[str, Any]:
         return {name: self._table.column(name) for name in INDEX_SCHEMA.names}
 
-    @functools.cached_property
-    def _places(self) -> _Places:
-        return _Places.of(self._table)
-
     def _number(self, key: str) -> int:
         if key not in self._rows:
             raise UsageError(
@@ -277,38 +214,6 @@ class FeatureCache:
                 hint=f"see: pipeline inspect {shlex.quote(str(self.layout.root))}",
             )
         return self._rows[key]
-
-    def _read_into(self, key: str, shard: str, offset: int, view: memoryview) -> None:
-        tar = self._open_tar(shard)  # held, so that no other thread's eviction closes it
-        try:
-            count = tar.read_into(view, offset=offset)
-        except OSError as error:
-            raise CacheDamaged(
-                f"{self.layout.tar(shard)}: cannot be read: {error.strerror or error}",
-                hint=f"run: pipeline verify {shlex.quote(str(self.layout.root))}",
-            ) from error
-        if count != view.nbytes:
-            raise CacheDamaged(
-                f"{self.layout.tar(shard)} ends inside {key}",
-                hint=f"run: pipeline verify {shlex.quote(str(self.layout.root))}",
-            )
-
-    def _open_tar(self, shard: str) -> _Tar:
-        with self._lock:
-            if shard in self._tars:
-                self._tars.move_to_end(shard)
-                return self._tars[shard]
-            path = self.layout.tar(shard)
-            try:
-                tar = self._tars[shard] = _Tar(path)
-            except OSError as error:
-                raise CacheDamaged(
-                    f"{path}: {error.strerror}",
-                    hint=f"run: pipeline verify {shlex.quote(str(self.layout.root))}",
-                ) from error
-            if len(self._tars) > MAX_OPEN_TARS:
-                self._tars.popitem(last=False)
-            return tar
 
 
 def open_cache(path: str | os.PathLike[str]) -> FeatureCache:
@@ -355,8 +260,12 @@ def _read_index(layout: CacheLayout) -> Any:
     try:
         table = read_table(layout.index).combine_chunks()
     except CacheDamaged as error:
-        error.hint = f"run: pipeline verify {shlex.quote(str(layout.root))}"
+        error.hint = _verify(layout)
         raise
     if table.schema.names != INDEX_SCHEMA.names:
         raise CacheDamaged(f"{layout.index}: columns {table.schema.names} are not an index's")
     return table
+
+
+def _verify(layout: CacheLayout) -> str:
+    return f"run: pipeline verify {shlex.quote(str(layout.root))}"

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import cache as module
+from pipeline import open_tars
 from pipeline.cache import open_cache
 from pipeline.encoding import stamp_streams
 from pipeline.finalizing import account_for, finalize_cache
@@ -225,11 +225,11 @@ class TestBuffers:
 
 class TestOpenTars:
     def test_no_more_tars_are_open_than_allowed(self, cache, monkeypatch):
-        monkeypatch.setattr(module, "MAX_OPEN_TARS", 1)
+        monkeypatch.setattr(open_tars, "MAX_OPEN_TARS", 1)
         for _ in range(2):
             for key in ("a_000000", sample_key("b cat", 0)):
                 assert cache[key].key == key
-                assert len(cache._tars) == 1
+                assert len(cache.tars) == 1
 
     def test_reading_after_closing_opens_again(self, cache):
         cache["a_000000"]

@@ -1,0 +1,294 @@
+"""ClipReader: the frames of a view, from the tars of a cache straight into a batch.
+
+One copy is made, by the system, from its cache of the file to the place in the batch. Where the
+members lie is known by the index, so no tar is parsed; that their shapes are those of the recipe is
+seen by their npy headers, which are read beside the frames.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pipeline.cache import FeatureCache
+from pipeline.extents import NOWHERE
+from pipeline.places import is_local
+from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER, encode_npy
+from trainer.config import ViewSpec
+from trainer.data.buffers import Buffers, place_of
+from trainer.data.cache_shape import CacheShape
+from trainer.data.segments import Segments, read_segments
+from trainer.data.video_view import frame_stride
+from trainer.data.visits import Visits
+
+Numbers = npt.NDArray[np.int64]
+Tensors = dict[str, Tensor]
+
+TIME_MEMBER = "time.npy"
+NEAR_BYTES = 16 << 10
+"""Of a local tar so much is read and thrown away rather than begin another call."""
+NEAR_REMOTE_BYTES = 1 << 20
+"""Of a store's tar, where a call takes as long as many bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedClips:
+    """C clips of F frames as they are cached. Tensors alias the buffers that they were read into.
+
+    Where there is no frame, and no sound, values are 0.
+    """
+
+    features: Tensors
+    """Stream -> (C, F, H, W, D) float16 or int8; of one with a temporal stride (C, T, H, W, D): all
+    of the sample that holds the clip's first frame."""
+    scales: Tensors
+    """Stream -> (C, F, D) float32 of int8 streams, or (C, T, D): what 1 stands for."""
+    frame_mask: Tensor
+    """(C, F) bool: False where there is no frame."""
+    frame_times: Tensor
+    """(C, F, 2) float64: [start, end) seconds on the video's clock, as stored."""
+    audio: Tensor | None = None
+    """(C, A, D) float16: the windows of each sample that the clip has frames of, in order."""
+    audio_mask: Tensor | None = None
+    """(C, A) bool: False where there was nothing to hear."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    """A member that is read of each sample."""
+
+    column: int
+    """Which of all that are read."""
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    header: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """Without the header."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class ClipReader:
+    """Reads clips of a view; threads may share it, each with buffers of its own."""
+
+    def __init__(
+        self, cache: FeatureCache, *, shape: CacheShape, view: ViewSpec, with_audio: bool
+    ) -> None:
+        """`with_audio` only where the cache has sound."""
+        self._cache, self._shape, self._extents = cache, shape, cache.extents
+        self._near_bytes = NEAR_BYTES if is_local(cache.layout.root) else NEAR_REMOTE_BYTES
+        self._members: dict[str, _Member] = {}
+        self._add(TIME_MEMBER, shape.frames_per_clip, 2, dtype="float64")
+        for name, one in shape.streams.items():
+            self._add(f"{name}.npy", one.num_grids, one.height, one.width, one.dim, dtype=one.dtype)
+            if one.dtype == "int8":
+                self._add(f"{name}{SCALE_MEMBER}", one.dim, dtype="float32")
+        self._sounds_per_clip = 0
+        if with_audio:
+            assert shape.audio is not None
+            self._sounds_per_clip = samples_per_clip(view, shape)
+            windows, tokens = shape.audio.windows, shape.audio.tokens
+            self._add(AUDIO_MEMBER, windows, tokens, shape.audio.dim, dtype="float16")
+            self._add(AUDIO_MASK_MEMBER, windows, dtype="bool")
+
+    def read(self, rows_CF: Numbers, frames_CF: Numbers, *, into: Buffers) -> CachedClips:
+        """The frames of clips, by their rows of the index and their place in the sample.
+
+        Row -1: there is no frame. CacheDamaged: a tar is missing, ends too early, or holds members
+        that are not what the recipe says.
+        """
+        visits = Visits.of(rows_CF, self._extents)
+        memory, tensors = into.take_together(self._wanted(visits))
+        ended = read_segments(
+            Segments.join(list(self._segments(visits, frames_CF, tensors))),
+            memory,
+            tars=self._cache.tars,
+            shard_names=self._extents.shard_names,
+            shard_of_visit=self._extents.shard_codes[visits.rows].astype(np.int64),
+            spare=(place_of(tensors["spare"]), self._near_bytes),
+        )
+        if ended is not None:
+            row = visits.rows[ended]
+            shard = self._extents.shard_names[self._extents.shard_codes[row]]
+            tar = self._cache.layout.tar(shard)
+            raise self._cache.damaged(f"{tar} ends inside {self._key(row)}")
+        self._check_headers(visits, tensors)
+        self._spread(visits, frames_CF, tensors)
+        has_audio = self._sounds_per_clip > 0
+        return CachedClips(
+            features={name: tensors[f"{name}.npy"] for name in self._shape.streams},
+            scales={
+                name: tensors[f"scales of {name}"]
+                for name, one in self._shape.streams.items()
+                if one.dtype == "int8"
+            },
+            frame_mask=tensors["frame mask"],
+            frame_times=tensors["frame times"],
+            audio=tensors[AUDIO_MEMBER].flatten(1, 3) if has_audio else None,
+            audio_mask=tensors["sound mask"].flatten(1) if has_audio else None,
+        )
+
+    def _add(self, name: str, *shape: int, dtype: str) -> None:
+        (header, _) = encode_npy(np.empty(shape, dtype=dtype))
+        self._members[name] = _Member(
+            column=len(self._members),
+            name=name,
+            shape=shape,
+            dtype=getattr(torch, dtype),
+            header=bytes(header),
+        )
+
+    def _wanted(self, visits: Visits) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """All that is read into: what becomes the clips', and what is looked at only."""
+        C, F = visits.visit_CF.shape
+        members, wanted = self._members, {}
+        for name, one in self._shape.streams.items():
+            T = F if self._is_by_frame(name) else one.num_grids
+            member = members[f"{name}.npy"]
+            wanted[member.name] = ((C, T, *member.shape[1:]), member.dtype)
+            if one.dtype == "int8":
+                wanted[f"scales of {name}"] = ((C, T, one.dim), torch.float32)
+        wanted["frame mask"] = ((C, F), torch.bool)
+        wanted["frame times"] = ((C, F, 2), torch.float64)
+        if self._sounds_per_clip:
+            audio, S = members[AUDIO_MEMBER], self._sounds_per_clip
+            wanted[AUDIO_MEMBER] = ((C, S, *audio.shape), audio.dtype)
+            wanted["sound mask"] = ((C, S, *audio.shape[:2]), torch.bool)
+        for member in members.values():
+            wanted[f"header of {member.name}"] = ((len(visits), len(member.header)), torch.uint8)
+            if member.name not in wanted:
+                wanted[member.name] = ((len(visits), *member.shape), member.dtype)
+        wanted["spare"] = ((self._near_bytes,), torch.uint8)
+        return wanted
+
+    def _segments(self, visits: Visits, frames_CF: Numbers, tensors: Tensors) -> Iterator[Segments]:
+        offsets = self._offsets(visits)
+        all_visits = np.arange(len(visits))
+        for member in self._members.values():
+            begins, header, place = (
+                offsets[:, member.column],
+                len(member.header),
+                place_of(tensors[member.name]),
+            )
+            heads = place_of(tensors[f"header of {member.name}"])
+            yield _segments(all_visits, begins, header, heads + all_visits * header)
+            stream = member.name.removesuffix(".npy")
+            if stream in self._shape.streams:
+                visit_CT, frames_CT = self._grids(stream, visits, frames_CF)
+                there = visit_CT >= 0
+                (slots,), visit = np.nonzero(there.ravel()), visit_CT[there]
+                size = member.num_bytes // member.shape[0]
+                inside = begins[visit] + header + frames_CT[there] * size
+                yield _segments(visit, inside, size, place + slots * size)
+            else:
+                slots = all_visits
+                if member.name == AUDIO_MEMBER:
+                    slots = visits.clips * self._sounds_per_clip + visits.ordinals
+                size = member.num_bytes
+                yield _segments(all_visits, begins + header, size, place + slots * size)
+
+    def _spread(self, visits: Visits, frames_CF: Numbers, tensors: Tensors) -> None:
+        """From what was read of each sample to each frame; 0 where there is nothing."""
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        for stream, one in self._shape.streams.items():
+            visit_CT, _ = self._grids(stream, visits, frames_CF)
+            none = visit_CT < 0
+            if none.any():
+                arrays[f"{stream}.npy"][none] = 0
+            if one.dtype == "int8":
+                scales = arrays[f"scales of {stream}"]
+                if len(visits):
+                    stored = arrays[f"{stream}{SCALE_MEMBER}"]
+                    np.take(stored, visit_CT, axis=0, out=scales, mode="clip")
+                scales[none] = 0
+        there = visits.visit_CF >= 0
+        arrays["frame mask"][:] = there
+        times, visit = arrays["frame times"], visits.visit_CF[there]
+        times[there] = arrays[TIME_MEMBER][visit, frames_CF[there]]
+        times[~there] = 0
+        if self._sounds_per_clip:
+            mask, where = arrays["sound mask"], (visits.clips, visits.ordinals)
+            none = np.ones(mask.shape[:2], dtype=np.bool_)
+            none[where] = False
+            mask[where] = arrays[AUDIO_MASK_MEMBER][:, :, None]
+            mask[none] = False
+            arrays[AUDIO_MEMBER][none] = 0
+
+    def _grids(self, stream: str, visits: Visits, frames_CF: Numbers) -> tuple[Numbers, Numbers]:
+        """(visits, which grid of the member): (C, T) each, for each grid of a clip."""
+        if self._is_by_frame(stream):
+            return visits.visit_CF, frames_CF
+        T = self._shape.streams[stream].num_grids
+        shape = (len(frames_CF), T)
+        return (
+            np.broadcast_to(visits.first_C[:, None], shape),
+            np.broadcast_to(np.arange(T), shape),
+        )
+
+    def _is_by_frame(self, stream: str) -> bool:
+        return self._shape.streams[stream].num_grids == self._shape.frames_per_clip
+
+    def _offsets(self, visits: Visits) -> Numbers:
+        """(V, M): of the members in the tars."""
+        members = list(self._members.values())
+        offsets, sizes = self._extents.find(visits.rows, names=list(self._members))
+        expected = np.array([len(member.header) + member.num_bytes for member in members])
+        wrong = np.argwhere((offsets == NOWHERE) | (sizes != expected))
+        if len(wrong):
+            visit, column = wrong[0]
+            name, key = members[column].name, self._key(visits.rows[visit])
+            if offsets[visit, column] == NOWHERE:
+                raise self._cache.damaged(f"{key}: member {name!r} is missing")
+            raise self._cache.damaged(
+                f"{key}: member {name!r} has {sizes[visit, column]} bytes, not {expected[column]}"
+            )
+        return offsets
+
+    def _check_headers(self, visits: Visits, tensors: Tensors) -> None:
+        for member in self._members.values():
+            found = tensors[f"header of {member.name}"].numpy()
+            same = found == np.frombuffer(member.header, dtype=np.uint8)
+            if not same.all():
+                key = self._key(visits.rows[int(np.argmin(same.all(axis=1)))])
+                dtype = str(member.dtype).removeprefix("torch.")
+                raise self._cache.damaged(
+                    f"{key}: member {member.name!r} is not an npy file of"
+                    f" {member.shape} {dtype}, as the recipe says"
+                )
+
+    def _key(self, row: int) -> str:
+        key: str = self._cache.index.column("key")[int(row)].as_py()
+        return key
+
+
+def samples_per_clip(view: ViewSpec, shape: CacheShape) -> int:
+    """The most samples of the cache that a clip of the view has frames of."""
+    T = shape.frames_per_clip
+    F = view.frames_per_clip or T
+    if view.input != "video":
+        return 1
+    if view.policy == "uniform":
+        return min(F, view.num_frames)
+    stride = frame_stride(view, cache_fps=shape.fps)
+    begins = {clip * F * stride % T for clip in range(T)}
+    return max((begin + (F - 1) * stride) // T + 1 for begin in begins)
+
+
+def audio_tokens_per_clip(view: ViewSpec, shape: CacheShape) -> int:
+    """A: the tokens of sound that a clip of the view has room for; 0 without sound."""
+    if shape.audio is None:
+        return 0
+    return samples_per_clip(view, shape) * shape.audio.windows * shape.audio.tokens
+
+
+def _segments(visit: Numbers, offset: Numbers, num_bytes: int, place: Numbers) -> Segments:
+    sizes = np.full(len(visit), num_bytes, dtype=np.int64)
+    return Segments(visit=visit, offset=offset, num_bytes=sizes, place=place)
