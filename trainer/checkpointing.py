@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -80,7 +81,9 @@ def save_checkpoint(
         shutil.rmtree(writing, ignore_errors=True)
         writing.mkdir(parents=True)
     barrier()
-    dcp.save(_tensors(model, optimizer, trained), checkpoint_id=writing / "dcp", no_dist=alone())
+    state_dict_saver.save(
+        _tensors(model, optimizer, trained), checkpoint_id=writing / "dcp", no_dist=alone()
+    )
     if is_first_rank:
         (writing / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
         (writing / COMPLETE).touch()
@@ -105,8 +108,8 @@ def load_checkpoint(
     """
     tensors = _tensors(model, optimizer, trained)
     try:
-        dcp.load(tensors, checkpoint_id=folder / "dcp", no_dist=alone())
-    except (OSError, KeyError, ValueError, RuntimeError, dcp.api.CheckpointException) as error:
+        state_dict_loader.load(tensors, checkpoint_id=folder / "dcp", no_dist=alone())
+    except (OSError, KeyError, ValueError, RuntimeError, CheckpointException) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelDamaged(f"{folder}: cannot be loaded: {first_line}") from error
     set_model_state_dict(model, tensors["model"], options=StateDictOptions(strict=False))

@@ -222,7 +222,7 @@ class LoraSpec:
     """Adapters of the language model, by peft."""
 
     r: int = 64
-    alpha: float = 128.0
+    alpha: int = 128
     dropout: float = 0.0
     targets: str = "all-linear"
     """As of peft: all-linear, or names separated by commas."""

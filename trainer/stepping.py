@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class StepClock:
     """Seconds of a step by what they went into: wait, copy, forward, backward, optimizer."""
 
     def __init__(self, device: torch.device) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self._device = device
 
     @contextlib.contextmanager
@@ -68,7 +68,7 @@ def add_gradients(
             weight = totals.regression_weight * totals.world / max(1, totals.num_spans)
             loss = loss + losses.times * weight
     with clock.timed("backward"):
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach()
 
 

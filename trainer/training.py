@@ -149,7 +149,12 @@ class TrainingRun:
         """Do all steps that are not done. Diverged; FingerprintMismatch: to resume another run."""
         config, began = self.config, time.perf_counter()
         prepared = self.prepare()
-        reader = ClipReader(self.cache, shape=self.shape, with_audio=config.model.audio is not None)
+        reader = ClipReader(
+            self.cache,
+            shape=self.shape,
+            view=config.view,
+            with_audio=config.model.audio is not None,
+        )
         stages = [
             StageData(
                 config,

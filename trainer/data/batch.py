@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,8 +29,8 @@ class Batch:
     """(C, F) bool: False where there is no frame."""
     frame_seconds_CF: Tensor
     """(C, F) float32: begin of a frame since the begin of its clip."""
-    frames_taken_CF: Tensor | None = None
-    """(C, F) int64: which of the sample's frames each is, where a stream has a temporal stride."""
+    frames_taken_CF: Tensor
+    """(C, F) int64: which of the sample's frames each is; for streams with a temporal stride."""
     clip_slots_CK: Tensor
     """(C, K) int64: positions of each clip's tokens."""
     clip_span_C2: Tensor
@@ -50,8 +50,6 @@ class Batch:
     head_targets_R2: Tensor | None = None
     """(R, 2) float32: its start and end, over the duration of what is seen, in [0, 1]."""
     item_ids: tuple[str, ...] = ()
-    extra: dict[str, float] = field(default_factory=dict)
-    """Measures of how it was made, such as seconds of reading."""
 
     @property
     def num_tokens(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from trainer.data.batch import Batch
 from trainer.data.clip_reader import CachedClips
 from trainer.data.rendering import Rendered
 from trainer.data.video_view import VideoView
+
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,7 @@ class RowItem:
         return None if self.view is None else self.view.take(self.rendered.clips_C)
 
 
-def frames_of(items: Sequence[RowItem], *, frames_per_clip: int) -> tuple[Rows, Rows]:
+def frames_of(items: Sequence[RowItem], *, frames_per_clip: int) -> tuple[Numbers, Numbers]:
     """(rows, frames), each (C, F): where the frames of all clips of a row are in the cache."""
     views = [view for item in items if (view := item.shown) is not None]
     if not views:
@@ -44,14 +47,16 @@ def frames_of(items: Sequence[RowItem], *, frames_per_clip: int) -> tuple[Rows, 
     return rows, np.concatenate([view.frames for view in views])
 
 
-Rows = npt.NDArray[np.int64]
-
-
 def make_batch(
-    items: Sequence[RowItem], clips: CachedClips, *, sound_off: Sequence[bool] = ()
+    items: Sequence[RowItem],
+    clips: CachedClips,
+    *,
+    frames_CF: Numbers,
+    sound_off: Sequence[bool] = (),
 ) -> Batch:
-    """One row. `clips` are those of `frames_of`; `sound_off` says whose sound is taken away.
+    """One row. `clips` and `frames_CF` are those of `frames_of`.
 
+    `sound_off` says whose sound is taken away.
     Of features nothing is copied.
     """
     offsets = np.cumsum([0, *(len(item.rendered) for item in items)])[:-1]
@@ -81,40 +86,33 @@ def make_batch(
             heads.append(offset + rendered.prompt_length - 1)
             ends = (np.array(item.answer_span) - begin) / duration
             targets.append(np.clip(ends, 0.0, 1.0))
-    C = len(clips.frame_mask)
-    begins_C = np.concatenate(starts) if starts else np.zeros(0)
-    seconds_CF = clips.frame_times[:, :, 0] - begins_C[:, None]
+    begins_C = torch.from_numpy(_joined(starts, 1, np.float64))
+    seconds_CF = (clips.frame_times[:, :, 0] - begins_C[:, None]).float()
+    item_C = torch.from_numpy(_joined(numbers, 1, np.int64))
     audio_mask = clips.audio_mask
-    item_C = np.concatenate(numbers) if numbers else np.zeros(0, dtype=np.int64)
     if audio_mask is not None and any(sound_off):
-        audio_mask = audio_mask & ~np.array(sound_off)[item_C][:, None]
-    has_audio = clips.audio is not None
-    audio_slots_CA = _joined(audio_slots, 2, np.int64)
+        audio_mask = audio_mask & ~torch.tensor(sound_off)[item_C][:, None]
+    audio_slots_CA = torch.from_numpy(_joined(audio_slots, 2, np.int64))
     return Batch(
         input_ids_L=torch.from_numpy(ids),
         position_ids_L=torch.from_numpy(positions),
         predict_S=torch.from_numpy(predict_S),
         targets_S=torch.from_numpy(ids[predict_S + 1]),
-        features={name: torch.from_numpy(one) for name, one in clips.features.items()},
-        scales={name: torch.from_numpy(one) for name, one in clips.scales.items()},
-        frame_mask_CF=torch.from_numpy(clips.frame_mask),
-        frame_seconds_CF=torch.from_numpy(
-            np.where(clips.frame_mask, seconds_CF, 0.0).astype(np.float32)
-        ),
-        frames_taken_CF=None
-        if clips.frames_taken is None
-        else torch.from_numpy(clips.frames_taken),
+        features=clips.features,
+        scales=clips.scales,
+        frame_mask_CF=clips.frame_mask,
+        frame_seconds_CF=seconds_CF.masked_fill(~clips.frame_mask, 0.0),
+        frames_taken_CF=torch.from_numpy(frames_CF),
         clip_slots_CK=torch.from_numpy(_joined(slots, 2, np.int64)),
         clip_span_C2=torch.from_numpy(_joined(spans, 2, np.int64)),
-        clip_item_C=torch.from_numpy(item_C),
+        clip_item_C=item_C,
         clip_place_C=torch.from_numpy(_joined(places, 1, np.float32)),
-        audio_CAD=torch.from_numpy(clips.audio) if clips.audio is not None else None,
-        audio_mask_CA=None if audio_mask is None else torch.from_numpy(audio_mask),
-        audio_slots_CA=torch.from_numpy(audio_slots_CA) if has_audio else None,
+        audio_CAD=clips.audio,
+        audio_mask_CA=audio_mask,
+        audio_slots_CA=None if clips.audio is None else audio_slots_CA,
         head_positions_R=torch.tensor(heads, dtype=torch.int64),
         head_targets_R2=torch.tensor(np.array(targets).reshape(-1, 2), dtype=torch.float32),
         item_ids=tuple(item.id for item in items),
-        extra={"clips": float(C)},
     )
 
 
@@ -124,9 +122,7 @@ def takes_sound_away(item_id: str, *, seed: int, epoch: int, probability: float)
     return int.from_bytes(digest, "big") < probability * 2.0**64
 
 
-def _joined(
-    parts: list[npt.NDArray[np.generic]], ndim: int, dtype: type
-) -> npt.NDArray[np.generic]:
+def _joined(parts: Sequence[npt.NDArray[Any]], ndim: int, dtype: type) -> npt.NDArray[Any]:
     if not parts:
         return np.zeros((0, 1)[:ndim], dtype=dtype)
     return np.concatenate(parts).astype(dtype, copy=False)

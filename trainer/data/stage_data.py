@@ -145,7 +145,7 @@ class StageData:
             takes_sound_away(item.id, seed=self._seed, epoch=pack.epoch, probability=self._mask_p)
             for item in items
         ]
-        return make_batch(items, clips, sound_off=sound_off)
+        return make_batch(items, clips, frames_CF=frames, sound_off=sound_off)
 
     def _row_item(self, item: Item) -> RowItem:
         return RowItem(

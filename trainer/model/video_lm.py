@@ -110,7 +110,8 @@ class VideoLM(nn.Module):
         if positions is None or targets is None or not len(positions):
             loss: Tensor = self.time_head(hidden_LH[:1]).sum() * 0.0
             return loss
-        return time_loss(self.time_head(hidden_LH[positions]), targets).sum()
+        losses_R: Tensor = time_loss(self.time_head(hidden_LH[positions]), targets)
+        return losses_R.sum()
 
     @torch.no_grad()
     def generate(self, batch: Batch, *, max_new_tokens: int, eos_ids: list[int]) -> list[int]:
