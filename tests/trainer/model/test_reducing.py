@@ -107,7 +107,6 @@ def test_a_scorer_learns_to_keep_what_the_task_needs_and_its_histogram_says_when
         loss.backward()
         optimiser.step()
         found.append((kept.mask_C & useful_C).sum().item() / useful_C.sum().item())
-    print(found[:5], found[-20:])
     assert sum(found[:5]) / 5 < 0.5
     assert sum(found[-20:]) / 20 > 0.75
     histogram = kept_time_histogram(place_C, kept.mask_C, bins=8)
