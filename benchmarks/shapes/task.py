@@ -33,7 +33,7 @@ fps = 2.0
 frames_per_clip = 4
 
 [streams.image]
-encoder = "random-image"
+encoder = "random-relu"
 
 [streams.motion]
 encoder = "motion-energy"
