@@ -17,6 +17,7 @@ import numpy.typing as npt
 from encoders.base import EncoderSpec, Runtime, refuse_choices
 from schemas.recipe import EncoderSettings
 
+
 @dataclass(frozen=True, slots=True)
 class RandomProjection:
     """A matrix of -1 and +1 from a seed, applied to every patch."""

@@ -86,7 +86,7 @@ class Task:
         return self.folder / f"{split}-captions.jsonl"
 
     def questions(self, split: str) -> Path:
-        """Of `train` or `test`: six rows a video."""
+        """Of `train` or `test`: six or seven rows a video."""
         return self.folder / f"{split}-qa.jsonl"
 
     def scenes(self, split: str) -> list[Scene]:
