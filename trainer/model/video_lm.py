@@ -169,8 +169,8 @@ class VideoLM(nn.Module):
         return _Embedded(
             embeds_LH=short.embeds_LH,
             position_ids_L=short.position_ids_L,
-            predict_S=short.new_position_L[batch.predict_S],
-            head_positions_R=None if head is None else short.new_position_L[head],
+            predict_S=short.new_of_old_L[batch.predict_S],
+            head_positions_R=None if head is None else short.new_of_old_L[head],
             kept_C=kept_C,
         )
 
