@@ -9,6 +9,7 @@ Frozen parameters are not stored: they come from the language model's own folder
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -25,8 +26,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from schemas.errors import ModelDamaged
 from trainer.distributed import Ranks
+from trainer.run_folder import COMPLETE
 
-COMPLETE = "COMPLETE"
 STATE = "state.json"
 TENSORS = "dcp"
 _NAME = re.compile(r"step-(\d{8,})")
@@ -90,8 +91,7 @@ def save_checkpoint(
         writing.mkdir(parents=True)
     ranks.wait()
     tensors = {**_parameters(model, trained), **_moments(model, optimizer)}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
+    with _alone_on_purpose():
         state_dict_saver.save(tensors, checkpoint_id=writing / TENSORS, no_dist=ranks.world == 1)
     if ranks.is_first:
         (writing / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
@@ -132,9 +132,10 @@ def load_checkpoint(
         _add_moments(optimizer)
         tensors |= _moments(model, optimizer)
     try:
-        state_dict_loader.load(
-            tensors, checkpoint_id=folder / TENSORS, no_dist=ranks.world == 1
-        )
+        with _alone_on_purpose():
+            state_dict_loader.load(
+                tensors, checkpoint_id=folder / TENSORS, no_dist=ranks.world == 1
+            )
     except (OSError, KeyError, ValueError, RuntimeError, CheckpointException) as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise ModelDamaged(
@@ -170,6 +171,14 @@ def _add_moments(optimizer: torch.optim.Optimizer) -> None:
 def _all_parameters(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+@contextlib.contextmanager
+def _alone_on_purpose() -> Iterator[None]:
+    # torch remarks on it each time.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def _to_disk(path: Path) -> None:

@@ -109,6 +109,8 @@ class BatchSpec:
 class ViewSpec:
     """What the model sees of a cached video; part of the model's fingerprint."""
 
+    streams: tuple[str, ...] = ()
+    """Which of the cache's, in the recipe's order; empty: all."""
     policy: Literal["fps", "uniform"] = "fps"
     fps: float = 0.0
     """Frames a second; the cache's rate must be a whole multiple. 0: all of the cache's."""
@@ -245,8 +247,9 @@ class ModelSpec:
     """The model: everything behind the cache."""
 
     lm: str
-    """A causal language model of transformers: a folder, a name of the hub, a .gguf file, or
-    `tiny`: a seeded random one with a byte tokenizer, for trials."""
+    """A causal language model of transformers: a folder, a name of the hub, a .gguf file,
+    `smollm2-135m` from a Python package, or `tiny`, a random one with a byte tokenizer, for trials.
+    """
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the computation; float32 on a CPU, bfloat16 on GPUs."""
     template: Literal["auto", "chatml", "llama3", "tags", "plain"] = "auto"

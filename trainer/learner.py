@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,7 @@ class Learner:
                 f"cache.fingerprint = {wanted}, but {cache.layout.root} has {cache.fingerprint}",
                 hint="name the cache that is meant, or leave cache.fingerprint out",
             )
-        shape = CacheShape.of(cache)
+        shape = CacheShape.of(cache, streams=config.view.streams)
         if config.model.audio is not None and shape.audio is None:
             raise UsageError(
                 "model.audio is set, but the cache has no sound",
@@ -81,7 +82,9 @@ class Learner:
         )
         if config.parallel.activation_checkpointing:
             # Reentrant checkpoints would lose the gradients of what is frozen but for adapters.
-            model.lm.gradient_checkpointing_enable({"use_reentrant": False})
+            model.lm.activation_checkpointing_enable(
+                activation_checkpointing_kwargs={"use_reentrant": False}
+            )
         if is_sharded(config.parallel, world=ranks.world):
             shard(model, ranks=ranks, dtype=getattr(torch, spec.dtype))
         else:
@@ -94,4 +97,9 @@ def _language_model(config: TrainConfig) -> Any:
     trains = spec.lora is None and any("lm" in stage.train for stage in config.stages)
     held = torch.float32 if trains else getattr(torch, spec.dtype)
     model = load_language_model(spec.lm, dtype=held)
-    return model if spec.lora is None else add_lora(model, spec.lora)
+    if spec.lora is None:
+        return model
+    with warnings.catch_warnings():
+        # peft asks for it by its name of before.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        return add_lora(model, spec.lora)

@@ -32,6 +32,7 @@ class MetricsLog:
         self._writers: list[_Writer] = [
             makers[kind](folder, config, done) for kind in dict.fromkeys(kinds) if kind in makers
         ]
+        folder.mkdir(parents=True, exist_ok=True)
         path = folder / METRICS
         kept = _lines_until(path, done)
         path.with_suffix(".writing").write_text("".join(kept), encoding="utf-8")

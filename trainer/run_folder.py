@@ -16,6 +16,8 @@ from schemas.errors import ModelDamaged, StorageError, UsageError
 from trainer.config import TrainConfig
 
 RUN = "run.json"
+COMPLETE = "COMPLETE"
+"""The last file of a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +29,14 @@ class BegunRun:
     """As of `TrainConfig.to_mapping`."""
 
 
-def begin_run(config: TrainConfig, *, cache: str, has_checkpoints: bool) -> None:
-    """Make the folder of a run and write run.json.
+def has_checkpoints(folder: Path) -> bool:
+    """Whether a run has got so far there."""
+    return any(folder.glob(f"step-*/{COMPLETE}"))
 
-    UsageError: a run has got further there. StorageError: it cannot be written.
-    """
+
+def begin_run(config: TrainConfig, *, cache: str) -> None:
+    """Make the folder of a run and write run.json. StorageError: it cannot be written."""
     folder = Path(config.run.out)
-    if has_checkpoints:
-        raise UsageError(
-            f"{folder} has checkpoints of a run",
-            hint=f"go on with it: trainer resume {folder}; or choose another folder with --out",
-        )
     begun = {"cache": cache, "config": config.to_mapping()}
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -34,6 +34,8 @@ class Prepared:
     planned: Items
     report: dict[str, Any]
     """As of `JoinReport.to_mapping`, with `too_long`."""
+    lines: tuple[str, ...]
+    """The same for people."""
 
 
 def prepare(
@@ -91,6 +93,10 @@ def prepare(
             weights=np.array([names[item.data] for item in kept], dtype=np.float64),
         ),
         report=joined.report.to_mapping() | {"too_long": len(too_long)},
+        lines=(
+            *joined.report.lines(),
+            *([f"  {len(too_long)} dropped, longer than a pack"] if too_long else []),
+        ),
     )
 
 

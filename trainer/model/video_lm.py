@@ -163,7 +163,10 @@ class VideoLM(nn.Module):
                 kept_C=None,
             )
         short = drop_clips(
-            embeds_LH, batch.position_ids_L, clip_span_C2=batch.clip_span_C2, mask_C=kept_C
+            embeds_LH,
+            position_ids_L=batch.position_ids_L,
+            clip_span_C2=batch.clip_span_C2,
+            mask_C=kept_C,
         )
         head = batch.head_positions_R
         return _Embedded(
