@@ -13,7 +13,15 @@ from schemas.errors import ConfigError, RecipeError
 from schemas.settings import nearest, read_settings, set_field, to_mapping
 
 Format = Literal[
-    "auto", "messages", "llava", "sharegpt", "mcq", "charades", "qvhighlights", "nextqa"
+    "auto",
+    "messages",
+    "llava",
+    "sharegpt",
+    "mcq",
+    "charades",
+    "qvhighlights",
+    "nextqa",
+    "activitynetqa",
 ]
 PARTS = ("connector", "lm")
 """What a stage may train. connector: resampler, projections, sound, reducer and time head; lm: the

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
 Span = tuple[float, float]
 """[start, end) in seconds on the video's own clock."""
+
+
+def span_text(spans: Sequence[Span]) -> str:
+    """How spans are said and learned: "2.0 to 5.5", several joined by ", "."""
+    return ", ".join(f"{start:.1f} to {end:.1f}" for start, end in spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +51,13 @@ class Annotation:
     span: Span | None = None
     """The part of the video that the messages are about; None: all of it."""
     answer_spans: tuple[Span, ...] = ()
-    """The true answer where it is one or several spans of time, on the video's own clock."""
+    """The true answer where it is one or several spans of time, or where the evidence for it lies;
+    on the video's own clock."""
+    aliases: tuple[str, ...] = ()
+    """What else the video may be called, where `video` is not known."""
+    cut: str | None = None
+    """What a file may be called that holds the span only, and whose clock begins with it; taken
+    where the video itself is not known."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Whatever else the row says: type, category, options, duration, ..."""
 
@@ -56,4 +67,28 @@ class Annotation:
         return any(
             message.supervised and any(isinstance(part, str) and part for part in message.content)
             for message in self.messages
+        )
+
+    def since(self, seconds: float) -> Annotation:
+        """The same on a clock that begins at `seconds`, spans in words included."""
+
+        def shift(span: Span) -> Span:
+            return span[0] - seconds, span[1] - seconds
+
+        said = span_text(self.answer_spans)
+        answer_spans = tuple(map(shift, self.answer_spans))
+
+        def shift_part(part: str | VideoPart) -> str | VideoPart:
+            if isinstance(part, VideoPart):
+                return part if part.span is None else VideoPart(span=shift(part.span))
+            return span_text(answer_spans) if said and part == said else part
+
+        return replace(
+            self,
+            messages=tuple(
+                replace(message, content=tuple(map(shift_part, message.content)))
+                for message in self.messages
+            ),
+            span=None if self.span is None else shift(self.span),
+            answer_spans=answer_spans,
         )

@@ -1,7 +1,8 @@
 """VideoView: which frames of a cached video the model sees, gathered into its clips.
 
 A clip of the cache is what an encoder saw together; a clip of a view is what is resampled together.
-They are the same unless the ViewSpec asks for fewer or other frames.
+They are the same unless the ViewSpec asks for fewer or other frames. Times are grid times, as those
+of the cache's clips: a picture that stays on display is seen again at each of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from trainer.config import ViewSpec
 from trainer.data.annotation import Span
 
 TOLERANCE_SECONDS = 1e-6
+Seconds = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,17 +26,20 @@ class CachedVideo:
     """The samples of one video, in order of time."""
 
     video_id: str
-    rows: npt.NDArray[np.int64]
+    rows: Indices
     """(S,): their rows in the index."""
-    clip_index: npt.NDArray[np.int64]
+    clip_index: Indices
     """(S,)"""
-    start_seconds: npt.NDArray[np.float64]
-    """(S,): of each clip, and below the end; clips that follow each other touch."""
-    end_seconds: npt.NDArray[np.float64]
-    num_frames: npt.NDArray[np.int64]
+    start_seconds: Seconds
+    """(S,): grid time of each clip's first frame; frame i is looked at i / fps after it."""
+    end_seconds: Seconds
+    """(S,): clips that follow each other touch."""
+    num_frames: Indices
     """(S,): without fill."""
-    times: npt.NDArray[np.float64] | None = None
-    """(S, T, 2): of each frame, as stored; None: not read, since only whole clips are looked at."""
+
+    def overlapping(self, span: Span) -> Indices:
+        """Indices of the samples that overlap [start, end)."""
+        return np.flatnonzero(_overlap(self.start_seconds, self.end_seconds, span))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +47,19 @@ class VideoView:
     """C clips of F frames each."""
 
     video_id: str
-    rows: npt.NDArray[np.int64]
+    rows: Indices
     """(C, F): row of the index that holds the frame; -1: there is none."""
-    frames: npt.NDArray[np.int64]
+    frames: Indices
     """(C, F): which of the row's frames."""
-    start_seconds: npt.NDArray[np.float64]
-    """(C,): of each clip, on the video's clock."""
-    end_seconds: npt.NDArray[np.float64]
+    start_seconds: Seconds
+    """(C,): of each clip, on the video's clock: grid time of its first frame."""
+    end_seconds: Seconds
+    """(C,): when its last frame's time is over."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, clips: npt.NDArray[np.int64]) -> VideoView:
+    def take(self, clips: Indices) -> VideoView:
         """The view of some of the clips."""
         return replace(
             self,
@@ -66,14 +73,12 @@ class VideoView:
         """At most so many clips, each whole, evenly over all; Apollo's rule for long videos."""
         return self if len(self) <= num_clips else self.take(evenly(len(self), num_clips))
 
-    def overlapping(self, span: Span) -> npt.NDArray[np.int64]:
+    def overlapping(self, span: Span) -> Indices:
         """Indices of the clips that overlap [start, end)."""
-        start, end = span
-        before_end = self.start_seconds < end - TOLERANCE_SECONDS
-        return np.flatnonzero(before_end & (self.end_seconds > start + TOLERANCE_SECONDS))
+        return np.flatnonzero(_overlap(self.start_seconds, self.end_seconds, span))
 
 
-def evenly(count: int, wanted: int) -> npt.NDArray[np.int64]:
+def evenly(count: int, wanted: int) -> Indices:
     """`wanted` of `count` indices: the middle of each of as many equal parts."""
     return ((np.arange(wanted) + 0.5) * count / wanted).astype(np.int64)
 
@@ -90,83 +95,74 @@ def frame_stride(spec: ViewSpec, *, cache_fps: float) -> int:
     return stride
 
 
-def needs_frame_times(spec: ViewSpec, *, cache_fps: float, frames_per_clip: int) -> bool:
-    """Whether clips of the view are others than the cache's, so that the times of frames count."""
-    whole = spec.policy == "fps" and spec.input != "center"
-    same = spec.frames_per_clip in (0, frames_per_clip)
-    return not (whole and same and frame_stride(spec, cache_fps=cache_fps) == 1)
-
-
 def view_video(
     video: CachedVideo, spec: ViewSpec, *, cache_fps: float, frames_per_clip: int, span: Span | None
 ) -> VideoView:
     """What the model sees of a video, or of a span of it.
 
     `frames_per_clip` is the cache's. Clips lie on the video's own grid whatever the span, which
-    takes all that overlap it. ConfigError as of `frame_stride`.
+    takes all that overlap it; a uniform choice is made among the frames that do. Frames that the
+    cache lacks are masked, clips without any are left out. ConfigError as of `frame_stride`.
     """
     F = spec.frames_per_clip or frames_per_clip
+    stride = frame_stride(spec, cache_fps=cache_fps)
     if spec.input == "text":
-        return _empty(video, F)
-    if not needs_frame_times(spec, cache_fps=cache_fps, frames_per_clip=frames_per_clip):
-        frames = np.arange(F)
-        filled = frames[None, :] < video.num_frames[:, None]
+        return _whole(video, F).take(np.zeros(0, dtype=np.int64))
+    by_rate = spec.policy == "fps" and spec.input != "center"
+    if by_rate and stride == 1 and frames_per_clip == F:
+        view = _whole(video, F)
+    else:
+        sample, frame = np.nonzero(np.arange(frames_per_clip) < video.num_frames[:, None])
+        k = video.clip_index[sample] * frames_per_clip + frame
+        starts = video.start_seconds[sample] + frame / cache_fps
+        # A frame's time is over at the next grid time, or where the cache's clip ends.
+        ends = video.end_seconds[sample]
+        follows = k[1:] == k[:-1] + 1
+        ends[:-1][follows] = starts[1:][follows]
+        if by_rate:
+            wanted = np.flatnonzero(k % stride == 0)
+            place = k[wanted] // stride
+            # What is passed over belongs to the frame before it.
+            ends = ends[np.searchsorted(k, k + stride) - 1]
+        else:
+            wanted = np.arange(len(k))
+            if span is not None:
+                wanted = np.flatnonzero(_overlap(starts, ends, span))
+            num_frames = 1 if spec.input == "center" else spec.num_frames
+            if len(wanted) > num_frames:
+                wanted = wanted[evenly(len(wanted), num_frames)]
+            place = np.arange(len(wanted))
+        groups, first, clip = np.unique(place // F, return_index=True, return_inverse=True)
+        last = np.append(first[1:], len(place)) - 1
+        rows = np.full((len(groups), F), -1, dtype=np.int64)
+        frames = np.zeros((len(groups), F), dtype=np.int64)
+        rows[clip, place % F] = video.rows[sample[wanted]]
+        frames[clip, place % F] = frame[wanted]
         view = VideoView(
             video_id=video.video_id,
-            rows=np.where(filled, video.rows[:, None], -1),
-            frames=np.where(filled, frames, 0),
-            start_seconds=video.start_seconds,
-            end_seconds=video.end_seconds,
+            rows=rows,
+            frames=frames,
+            start_seconds=starts[wanted[first]],
+            end_seconds=ends[wanted[last[: len(groups)]]],
         )
-        return _limit(view if span is None else view.take(view.overlapping(span)), spec)
-    assert video.times is not None
-    T = frames_per_clip
-    sample, frame = np.nonzero(np.arange(T)[None, :] < video.num_frames[:, None])
-    k = video.clip_index[sample] * T + frame
-    seconds = video.times[sample, frame]
-    # A frame counts until the next one that the cache has, as its clip does.
-    ends = np.append(seconds[1:, 0], seconds[-1:, 1])
-    if spec.policy == "uniform" or spec.input == "center":
-        wanted = np.arange(len(k))
-        if span is not None:
-            wanted = np.flatnonzero((seconds[:, 0] < span[1]) & (ends > span[0]))
-        num_frames = 1 if spec.input == "center" else spec.num_frames
-        if len(wanted) > num_frames:
-            wanted = wanted[evenly(len(wanted), num_frames)]
-        place = np.arange(len(wanted))
-    else:
-        stride = frame_stride(spec, cache_fps=cache_fps)
-        wanted = np.flatnonzero(k % stride == 0)
-        place = k[wanted] // stride
-    groups, clip = np.unique(place // F, return_inverse=True)
-    rows = np.full((len(groups), F), -1, dtype=np.int64)
-    frames = np.zeros((len(groups), F), dtype=np.int64)
-    rows[clip, place % F] = video.rows[sample[wanted]]
-    frames[clip, place % F] = frame[wanted]
-    starts = np.full(len(groups), np.inf)
-    stops = np.full(len(groups), -np.inf)
-    np.minimum.at(starts, clip, seconds[wanted, 0])
-    np.maximum.at(stops, clip, ends[wanted])
-    if spec.policy == "fps" and spec.input != "center" and len(groups):
-        # The rate is what makes clips touch: each lasts until the next frame that is looked at.
-        next_starts = np.append(starts[1:], max(stops[-1], starts[-1]))
-        follows = np.append(groups[1:] == groups[:-1] + 1, False)
-        stops = np.where(follows, next_starts, np.maximum(stops, starts))
-    view = VideoView(
-        video_id=video.video_id, rows=rows, frames=frames, start_seconds=starts, end_seconds=stops
-    )
-    if span is not None and spec.policy == "fps" and spec.input != "center":
+    if span is not None and by_rate:
         view = view.take(view.overlapping(span))
-    return _limit(view, spec)
-
-
-def _limit(view: VideoView, spec: ViewSpec) -> VideoView:
     return view.spread(spec.max_clips) if spec.max_clips else view
 
 
-def _empty(video: CachedVideo, frames_per_clip: int) -> VideoView:
-    nothing = np.zeros((0, frames_per_clip), dtype=np.int64)
-    none = np.zeros(0)
+def _whole(video: CachedVideo, frames_per_clip: int) -> VideoView:
+    """The cache's own clips."""
+    frames = np.arange(frames_per_clip)
+    filled = frames < video.num_frames[:, None]
     return VideoView(
-        video_id=video.video_id, rows=nothing, frames=nothing, start_seconds=none, end_seconds=none
+        video_id=video.video_id,
+        rows=np.where(filled, video.rows[:, None], -1),
+        frames=np.where(filled, frames, 0),
+        start_seconds=video.start_seconds,
+        end_seconds=video.end_seconds,
     )
+
+
+def _overlap(starts: Seconds, ends: Seconds, span: Span) -> npt.NDArray[np.bool_]:
+    start, end = span
+    return (starts < end - TOLERANCE_SECONDS) & (ends > start + TOLERANCE_SECONDS)
