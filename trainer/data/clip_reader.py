@@ -279,7 +279,7 @@ def samples_per_clip(view: ViewSpec, shape: CacheShape) -> int:
         return min(F, view.num_frames)
     stride = frame_stride(view, cache_fps=shape.fps)
     begins = {clip * F * stride % T for clip in range(T)}
-    return max((begin + (F - 1) * stride) // T + 1 for begin in begins)
+    return min(F, max((begin + (F - 1) * stride) // T + 1 for begin in begins))
 
 
 def audio_tokens_per_clip(view: ViewSpec, shape: CacheShape) -> int:

@@ -57,6 +57,8 @@ class ReadAhead(Generic[T]):
         self._depth, self._num_held = depth, 0
         self._line: deque[Future[Result[T]]] = deque()
         """What is being made and what waits, in the order of the jobs."""
+        self._taking = threading.Lock()
+        """Held while a job is taken, and not while the caller looks for what is done."""
         self._changed = threading.Condition()
         self._is_ended = False
         """There will be no more jobs."""
@@ -123,23 +125,22 @@ class ReadAhead(Generic[T]):
         if buffers is None:
             return False
         future: Future[Result[T]] = Future()
-        with self._changed:
+        with self._taking:
             if self._is_ended:
                 return False
             try:
                 job = next(self._jobs)
             except StopIteration:
-                self._is_ended = True
+                self._end()
                 self._ring.close()
-                self._changed.notify_all()
                 return False
             except BaseException as error:
-                self._is_ended = True
+                self._end(last=future)
                 future.set_exception(error)
-            self._line.append(future)
-            self._changed.notify_all()
-        if future.done():
-            return False
+                return False
+            with self._changed:
+                self._line.append(future)
+                self._changed.notify_all()
         try:
             value = self._make(job, buffers)
         except BaseException as error:
@@ -149,9 +150,11 @@ class ReadAhead(Generic[T]):
         future.set_result(Result(value, release=lambda: self._give_back(buffers)))
         return True
 
-    def _end(self) -> None:
+    def _end(self, *, last: Future[Result[T]] | None = None) -> None:
         with self._changed:
             self._is_ended = True
+            if last is not None:
+                self._line.append(last)
             self._changed.notify_all()
 
     def _give_back(self, buffers: Buffers) -> None:
