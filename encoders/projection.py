@@ -1,7 +1,9 @@
 """Seeded random projections of patches: the real interface with no weights.
 
-random-image sees each frame alone, random-video also the change since the frame before. All sums
-are of integers below 2**24, so float32 gives the same bytes on every machine, in any batch.
+random-image sees each frame alone, random-video also the change since the frame before. Both are
+linear, so that a mean over cells tells no more than the mean picture; random-relu is not, and its
+mean still tells what colours there are. All sums are of integers below 2**24, so float32 gives the
+same bytes on every machine, in any batch.
 """
 
 from __future__ import annotations
@@ -15,9 +17,6 @@ import numpy.typing as npt
 from encoders.base import EncoderSpec, Runtime, refuse_choices
 from schemas.recipe import EncoderSettings
 
-PATCH = 16
-"""Pixels a side of a patch."""
-
 
 @dataclass(frozen=True, slots=True)
 class RandomProjection:
@@ -25,8 +24,11 @@ class RandomProjection:
 
     spec: EncoderSpec
     matrix: npt.NDArray[np.float32]
-    """(PATCH * PATCH * 3, D)."""
+    """(patch * patch * 3, D)."""
+    scale: float
+    """A power of two near the inverse of the sums' spread, which keeps the scaling exact."""
     uses_motion: bool
+    is_rectified: bool
 
     def encode(self, frames_BTHWC: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """(B, T, H, W, 3) uint8 -> (B, T, h, w, D) float32, about unit scale."""
@@ -36,20 +38,27 @@ class RandomProjection:
             pixels_BTHWC = pixels_BTHWC + change_BTHWC
         B, T = pixels_BTHWC.shape[:2]
         h, w = self.spec.grid
-        patches = pixels_BTHWC.reshape(B, T, h, PATCH, w, PATCH, 3).transpose(0, 1, 2, 4, 3, 5, 6)
-        sums = patches.reshape(B * T * h * w, PATCH * PATCH * 3) @ self.matrix
-        # A power of two near the sums' spread keeps the scaling exact.
-        features_BTHWD = (sums * np.float32(2.0**-11)).reshape(B, T, h, w, self.spec.dim)
+        patch = _patch(self.spec)
+        patches = pixels_BTHWC.reshape(B, T, h, patch, w, patch, 3).transpose(0, 1, 2, 4, 3, 5, 6)
+        sums = patches.reshape(B * T * h * w, patch * patch * 3) @ self.matrix
+        if self.is_rectified:
+            sums = np.maximum(sums, np.float32(0))
+        features_BTHWD = (sums * np.float32(self.scale)).reshape(B, T, h, w, self.spec.dim)
         return features_BTHWD.astype(np.float32, copy=False)
 
 
 def spec(settings: EncoderSettings, *, device: str) -> EncoderSpec:  # noqa: ARG001 - numpy only
-    """random-image: 64 x 64 pixels to 4 x 4 cells of 32; random-video: 48 x 48 to 3 x 3 of 48."""
+    """Pixels to cells: random-image 64 x 64 to 4 x 4 of 32; random-video 48 x 48 to 3 x 3 of 48.
+
+    random-relu 32 x 32 to 4 x 4 of 64.
+    """
     refuse_choices(settings)
     if settings.encoder == "random-image":
-        return _spec("random-image", size=64, dim=32, sees="patch")
-    sees = "patch + change since the frame before"
-    return _spec("random-video", size=48, dim=48, sees=sees)
+        return _spec("random-image", size=64, patch=16, dim=32, sees="patch, {}, times 2**-11")
+    if settings.encoder == "random-relu":
+        return _spec("random-relu", size=32, patch=8, dim=64, sees="patch, {}, relu, times 2**-10")
+    sees = "patch + change since the frame before, {}, times 2**-11"
+    return _spec("random-video", size=48, patch=16, dim=48, sees=sees)
 
 
 def load(
@@ -59,24 +68,37 @@ def load(
     runtime: Runtime,  # noqa: ARG001 - numpy only
 ) -> RandomProjection:
     """The encoder; the device makes no difference."""
-    return RandomProjection(spec, _signs(spec), uses_motion=settings.encoder == "random-video")
+    is_rectified = settings.encoder == "random-relu"
+    return RandomProjection(
+        spec,
+        _signs(spec),
+        scale=2.0**-10 if is_rectified else 2.0**-11,
+        uses_motion=settings.encoder == "random-video",
+        is_rectified=is_rectified,
+    )
 
 
-def _spec(name: str, *, size: int, dim: int, sees: str) -> EncoderSpec:
+def _spec(name: str, *, size: int, patch: int, dim: int, sees: str) -> EncoderSpec:
     return EncoderSpec(
         name=name,
         width=size,
         height=size,
-        grid=(size // PATCH, size // PATCH),
+        grid=(size // patch, size // patch),
         dim=dim,
-        architecture=f"signs from shake_256({name!r}) x {sees}, {PATCH} x {PATCH}, times 2**-11",
+        architecture=f"signs from shake_256({name!r}) x {sees.format(f'{patch} x {patch}')}",
         preprocessing="minus 128",
     )
 
 
+def _patch(spec: EncoderSpec) -> int:
+    """Pixels a side of a patch."""
+    return spec.width // spec.grid[1]
+
+
 def _signs(spec: EncoderSpec) -> npt.NDArray[np.float32]:
     # A hash and not a random generator: generators may change their stream between versions.
-    count = PATCH * PATCH * 3 * spec.dim
+    num_pixels = _patch(spec) ** 2 * 3
+    count = num_pixels * spec.dim
     digest = hashlib.shake_256(spec.name.encode()).digest(-(-count // 8))
     bits = np.unpackbits(np.frombuffer(digest, dtype=np.uint8), count=count)
-    return (bits.astype(np.float32) * 2.0 - 1.0).reshape(PATCH * PATCH * 3, spec.dim)
+    return (bits.astype(np.float32) * 2.0 - 1.0).reshape(num_pixels, spec.dim)

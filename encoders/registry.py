@@ -24,7 +24,7 @@ ENTRY_POINT_GROUP = "reelcache.encoders"
 _MODULES = {
     "encoders.efficientnet": ("efficientnet-lite0",),
     "encoders.motion": ("motion-energy",),
-    "encoders.projection": ("random-image", "random-video"),
+    "encoders.projection": ("random-image", "random-relu", "random-video"),
     "encoders.siglip": tuple(SIGLIP_SIZES),
     "encoders.dinov3": (
         "dinov3-s-16-256",

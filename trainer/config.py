@@ -109,6 +109,8 @@ class BatchSpec:
 class ViewSpec:
     """What the model sees of a cached video; part of the model's fingerprint."""
 
+    streams: tuple[str, ...] = ()
+    """Which of the cache's, in the recipe's order; empty: all."""
     policy: Literal["fps", "uniform"] = "fps"
     fps: float = 0.0
     """Frames a second; the cache's rate must be a whole multiple. 0: all of the cache's."""

@@ -61,8 +61,9 @@ class Preprocessing:
 
     @property
     def shape(self) -> CacheShape:
-        """What a sample of a cache of this recipe holds."""
-        return CacheShape.from_recipe(Recipe.from_mapping(self.recipe), self.stamps)
+        """What is looked at of a sample of a cache of this recipe."""
+        recipe = Recipe.from_mapping(self.recipe)
+        return CacheShape.from_recipe(recipe, self.stamps, streams=self.view.streams)
 
     @property
     def frames_per_clip(self) -> int:

@@ -79,7 +79,7 @@ class TrainingRun:
         self.device = torch.device(device)
         self.rank, self.world = 0, 1
         require_packs(config, world=self.world)
-        self.shape = CacheShape.of(cache)
+        self.shape = CacheShape.of(cache, streams=config.view.streams)
         if config.model.audio is not None and self.shape.audio is None:
             raise UsageError("model.audio: the cache has no sound")
         self.frames_per_clip = config.view.frames_per_clip or self.shape.frames_per_clip

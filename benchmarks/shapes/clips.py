@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.shapes.scene import FPS, RATE, SIZE, Scene, make_scene, render_frames, render_sound
 
-_X264 = {"preset": "ultrafast", "crf": "20", "threads": "1"}
+_X264 = {"preset": "ultrafast", "crf": "20", "threads": "1", "g": str(FPS)}
 _AAC = {"aac_coder": "fast"}
 _AAC_FRAME = 1024
 _BATCH = 50

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 VOCABULARY = 370
+"""At most; all bytes are in it, so that any text has tokens."""
 SPECIALS = ("<pad>", "<eos>", "<video>", "<q>", "<a>")
 
 
@@ -16,37 +17,24 @@ def write_lm(folder: Path, texts: Iterable[str], *, seed: int) -> None:
     uniform; 0.1 is about 1 / sqrt(width).
     """
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-    tokenizer = Tokenizer(models.BPE())
-    # Digits one by one, as Qwen's: times are read and written place by place.
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
+    # Qwen's own splitting: digits one by one, so that times are read and written place by place.
+    pad, eos, *others = SPECIALS
+    empty = Qwen2Tokenizer(
+        vocab={pad: 0},
+        merges=[],
+        pad_token=pad,
+        unk_token=pad,
+        eos_token=eos,
+        extra_special_tokens=others,
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=list(SPECIALS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        eos_token="<eos>",
-        extra_special_tokens=list(SPECIALS[2:]),
-        clean_up_tokenization_spaces=False,
-    )
+    tokenizer = empty.train_new_from_iterator(texts, VOCABULARY, show_progress=False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(
             Qwen2Config(
-                vocab_size=len(fast),
+                vocab_size=len(tokenizer),
                 hidden_size=64,
                 num_hidden_layers=2,
                 num_attention_heads=4,
@@ -56,9 +44,9 @@ def write_lm(folder: Path, texts: Iterable[str], *, seed: int) -> None:
                 initializer_range=0.1,
                 max_position_embeddings=4096,
                 bos_token_id=None,
-                eos_token_id=fast.eos_token_id,
-                pad_token_id=fast.pad_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id,
             )
         )
     model.save_pretrained(folder)
-    fast.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

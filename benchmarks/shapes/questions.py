@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.shapes.scene import DURATION_SECONDS, Event, Scene
+from benchmarks.shapes.scene import BEEPS, DURATION_SECONDS, Event, Scene
 
 CLIP_SECONDS = 2.0
 ORDINALS = ("first", "second")
@@ -48,7 +48,7 @@ def caption_row(scene: Scene) -> Row:
 
 
 def question_rows(scene: Scene) -> list[Row]:
-    """A question of each type, and of time one for each object; their order is always the same."""
+    """A question of each type: of time one for each object, of the beep two if there is one."""
     rng = np.random.default_rng([scene.seed, scene.index, 3])
     first, second = scene.events
     named = [event.color for event in scene.events]
@@ -74,7 +74,7 @@ def question_rows(scene: Scene) -> list[Row]:
             f"Which way does the {ORDINALS[moved]} object move?",
             scene.events[moved].direction,
         ),
-        _ask_about_beep(scene, rng),
+        *_ask_about_beep(scene, rng),
     ]
     return rows + [
         _ask_when(scene, ordinal, event)
@@ -104,14 +104,15 @@ def format_span(start_seconds: float, end_seconds: float) -> str:
     return f"{start_seconds:.1f} to {end_seconds:.1f}"
 
 
-def _ask_about_beep(scene: Scene, rng: np.random.Generator) -> Row:
-    # Two of three videos with a beep are asked whether there is one, which makes yes as frequent
-    # as no.
-    if scene.beeping is not None and rng.random() >= 2 / 3:
-        question = "Which object beeps, the first or the second?"
-        return _ask(scene, "beep", question, ORDINALS[scene.beeping], about="which")
-    answer = "no" if scene.beeping is None else "yes"
-    return _ask(scene, "beep", "Is there a beep?", answer, about="whether")
+def _ask_about_beep(scene: Scene, rng: np.random.Generator) -> list[Row]:
+    if scene.beeping is None:
+        return [_ask(scene, "beep", "Is there a beep?", "no", about="whether")]
+    question = "Which object beeps, the first or the second?"
+    rows = [_ask(scene, "beep", question, ORDINALS[scene.beeping], about="which")]
+    # Of videos with a beep as many are asked as there are without, so that yes is no better guess.
+    if rng.random() < (1 - BEEPS) / BEEPS:
+        rows.append(_ask(scene, "beep", "Is there a beep?", "yes", about="whether"))
+    return rows
 
 
 def _ask_when(scene: Scene, ordinal: str, event: Event) -> Row:
@@ -127,7 +128,14 @@ def _ask(scene: Scene, kind: str, question: str, answer: str, *, about: str = ""
         {"role": "user", "content": [{"type": "video"}, {"type": "text", "text": question}]},
         {"role": "assistant", "content": answer},
     ]
-    meta = {"type": kind, "question": question, "answer": answer, "sound": scene.sound}
+    meta = {
+        "type": kind,
+        "about": about,
+        "question": question,
+        "answer": answer,
+        "sound": scene.sound,
+    }
+    meta["sound"] = scene.sound
     return _row(scene, f"{kind}-{about}" if about else kind, messages, meta)
 
 

@@ -33,7 +33,7 @@ fps = 2.0
 frames_per_clip = 4
 
 [streams.image]
-encoder = "random-image"
+encoder = "random-relu"
 
 [streams.motion]
 encoder = "motion-energy"
@@ -86,7 +86,7 @@ class Task:
         return self.folder / f"{split}-captions.jsonl"
 
     def questions(self, split: str) -> Path:
-        """Of `train` or `test`: six rows a video."""
+        """Of `train` or `test`: six or seven rows a video."""
         return self.folder / f"{split}-qa.jsonl"
 
     def scenes(self, split: str) -> list[Scene]:

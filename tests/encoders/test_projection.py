@@ -10,7 +10,7 @@ import pytest
 from encoders import Encoder, check_encoder, encoder_spec, load_encoder
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "projection.sha256"
-NAMES = ("random-image", "random-video")
+NAMES = ("random-image", "random-video", "random-relu")
 
 
 def pictures(name: str, *, num_clips: int = 1, num_frames: int = 4) -> np.ndarray:
@@ -63,7 +63,8 @@ def test_features_fit_into_float16(name):
         extreme = np.full((1, 2, spec.height, spec.width, 3), value, np.uint8)
         assert np.isfinite(encoder.encode(extreme).astype(np.float16)).all()
     # Worst case: every product has the same sign.
-    signs = encoder.matrix[:, 0].reshape(16, 16, 3) > 0
+    side = spec.width // spec.grid[1]
+    signs = encoder.matrix[:, 0].reshape(side, side, 3) > 0
     patch = np.where(signs, 255, 0).astype(np.uint8)
     frame = np.tile(patch, (spec.grid[0], spec.grid[1], 1))
     frames = np.stack([255 - frame, frame])[None]
@@ -75,6 +76,15 @@ def test_the_image_encoder_sees_each_frame_alone():
     encoder = load_encoder("random-image")
     turned = encoder.encode(np.ascontiguousarray(frames[:, ::-1]))
     assert np.array_equal(turned[:, ::-1], encoder.encode(frames))
+
+
+def test_the_rectified_encoder_is_the_positive_part_of_a_projection():
+    encoder = load_encoder("random-relu")
+    frames = pictures("random-relu")
+    pixels = frames[0, 2, 8:16, 24:32].astype(np.float64) - 128
+    expected = np.maximum(pixels.reshape(-1) @ encoder.matrix / 1024, 0)
+    assert np.array_equal(encoder.encode(frames)[0, 2, 1, 3], expected)
+    assert 0.3 < (expected > 0).mean() < 0.7
 
 
 def test_the_video_encoder_sees_motion():

@@ -7,7 +7,9 @@ from typing import Any
 
 from pipeline.cache import FeatureCache
 from schemas.compact import stored_shape
+from schemas.errors import ConfigError
 from schemas.recipe import AUDIO, Recipe
+from schemas.settings import nearest
 from schemas.timeline import windows_per_clip
 
 
@@ -35,7 +37,7 @@ class AudioShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheShape:
-    """What every sample of a cache holds."""
+    """What every sample of a cache holds, or what of it is looked at."""
 
     fps: float
     frames_per_clip: int
@@ -44,18 +46,33 @@ class CacheShape:
     audio: AudioShape | None = None
 
     @classmethod
-    def of(cls, cache: FeatureCache) -> CacheShape:
-        """The shape of an open cache."""
-        return cls.from_recipe(cache.recipe, cache.info.stamps)
+    def of(cls, cache: FeatureCache, *, streams: tuple[str, ...] = ()) -> CacheShape:
+        """The shape of an open cache; `streams` as of `from_recipe`."""
+        return cls.from_recipe(cache.recipe, cache.info.stamps, streams=streams)
 
     @classmethod
-    def from_recipe(cls, recipe: Recipe, stamps: dict[str, dict[str, Any]]) -> CacheShape:
-        """The shape of what a recipe caches; `stamps` are its encoders'."""
-        sampling, streams = recipe.sampling, {}
+    def from_recipe(
+        cls,
+        recipe: Recipe,
+        stamps: dict[str, dict[str, Any]],
+        *,
+        streams: tuple[str, ...] = (),
+    ) -> CacheShape:
+        """The shape of what a recipe caches; `stamps` are its encoders'.
+
+        `streams`: only these; empty: all. ConfigError: it has no such stream.
+        """
+        for name in streams:
+            if name not in recipe.streams:
+                known = nearest(name, recipe.streams)
+                raise ConfigError(f"view.streams: the cache has no stream {name!r}{known}")
+        sampling, shapes = recipe.sampling, {}
         for name, stream in recipe.streams.items():
+            if streams and name not in streams:
+                continue
             shape = stored_shape(stream, stamps[name], num_frames=sampling.frames_per_clip)
             T, H, W, D = shape
-            streams[name] = StreamShape(num_grids=T, height=H, width=W, dim=D, dtype=stream.dtype)
+            shapes[name] = StreamShape(num_grids=T, height=H, width=W, dim=D, dtype=stream.dtype)
         audio = None
         if recipe.audio is not None:
             audio = AudioShape(
@@ -68,7 +85,7 @@ class CacheShape:
         return cls(
             fps=sampling.fps,
             frames_per_clip=sampling.frames_per_clip,
-            streams=streams,
+            streams=shapes,
             audio=audio,
         )
 

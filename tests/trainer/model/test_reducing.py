@@ -80,10 +80,10 @@ def test_the_gate_is_one_and_leads_the_loss_to_the_scorer(dtype):
 def test_a_scorer_learns_to_keep_what_the_task_needs_and_its_histogram_says_when():
     """Eight clips an item; two of its last half tell the answer, which is the mean of both."""
     torch.manual_seed(0)
-    N = 12
+    N = 8
     draw = torch.Generator().manual_seed(1)
     reducer = prune(0.25, dim=8)
-    optimiser = torch.optim.Adam(reducer.parameters(), lr=5e-3)
+    optimiser = torch.optim.Adam(reducer.parameters(), lr=1e-2)
     place_C = ((torch.arange(8) + 0.5) / 8).repeat(N)
 
     def make():
@@ -98,7 +98,7 @@ def test_a_scorer_learns_to_keep_what_the_task_needs_and_its_histogram_says_when
 
     item_C = torch.arange(N).repeat_interleave(8)
     found = []
-    for _ in range(200):
+    for _ in range(150):
         pooled_CD, values, useful_C, answers = make()
         kept = reducer(pooled_CD, item_C)
         predicted = (kept.gate_C.view(N, 8, 1) * values).sum(1) / 2
@@ -107,7 +107,6 @@ def test_a_scorer_learns_to_keep_what_the_task_needs_and_its_histogram_says_when
         loss.backward()
         optimiser.step()
         found.append((kept.mask_C & useful_C).sum().item() / useful_C.sum().item())
-    print(found[:5], found[-20:])
     assert sum(found[:5]) / 5 < 0.5
     assert sum(found[-20:]) / 20 > 0.75
     histogram = kept_time_histogram(place_C, kept.mask_C, bins=8)
