@@ -53,9 +53,14 @@ _MOTION = """\
 encoder = "motion-energy"
 
 """
+_VIDEO = """\
+[streams.video]
+encoder = "random-video"
+
+"""
 OTHER_RECIPES = {
     "image": RECIPE.replace(_MOTION, ""),
-    "random": RECIPE.replace(_MOTION, _MOTION.replace("motion-energy", "random-video")),
+    "random": RECIPE.replace(_MOTION, _VIDEO),
 }
 """One encoder instead of two; and two of which none carries motion."""
 
