@@ -76,10 +76,11 @@ def learn(
 
 def ask(model: Path, cache: Any, questions: Path) -> tuple[dict[str, float], dict[str, int]]:
     """Scores, and how many questions each is of."""
+    from trainer.scoring import parse_spans, temporal_iou
+
     from trainer.asking import Viewer, answer
     from trainer.data.formats import read_annotations
     from trainer.model_folder import open_model
-    from trainer.scoring import parse_spans, temporal_iou
 
     askable = open_model(model, device="cpu")
     viewer = Viewer(askable, cache, kind=askable.preprocessing.view.input)
