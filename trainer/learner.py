@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from trainer.data.rendering import Renderer
 from trainer.distributed import Ranks
 from trainer.model.language import add_lora, load_language_model, load_tokenizer, make_renderer
 from trainer.model.video_lm import VideoLM
+from trainer.model_folder import ADAPTER, CONNECTOR, LM, ModelConfig, load_own
 from trainer.preprocessing import Preprocessing
 from trainer.sharding import is_sharded, shard
 
@@ -70,7 +72,8 @@ class Learner:
     def make_model(self, config: TrainConfig, *, ranks: Ranks) -> VideoLM:
         """The model in training mode on this rank's device; the same on all ranks.
 
-        What is trained in any stage is held in float32, all else in `model.dtype`.
+        What is trained in any stage is held in float32, all else in `model.dtype`. ModelDamaged:
+        what `model.init` names is no such model, or its connector has other shapes.
         """
         spec = config.model
         torch.manual_seed(config.run.seed)
@@ -80,6 +83,8 @@ class Learner:
             shape=self.shape,
             frames_per_clip=self.frames_per_clip,
         )
+        if spec.init:
+            load_own(model, Path(spec.init) / CONNECTOR)
         if config.parallel.activation_checkpointing:
             # Reentrant checkpoints would lose the gradients of what is frozen but for adapters.
             model.lm.activation_checkpointing_enable(
@@ -94,9 +99,19 @@ class Learner:
 
 def _language_model(config: TrainConfig) -> Any:
     spec = config.model
+    where = spec.lm
+    if spec.init:
+        folder = Path(spec.init)
+        ModelConfig.read(folder)
+        if (folder / ADAPTER).is_dir():
+            raise UsageError(
+                f"model.init = {spec.init!r} has adapters",
+                hint="export it with --merge, and start from that",
+            )
+        where = str(folder / LM) if (folder / LM).is_dir() else where
     trains = spec.lora is None and any("lm" in stage.train for stage in config.stages)
     held = torch.float32 if trains else getattr(torch, spec.dtype)
-    model = load_language_model(spec.lm, dtype=held)
+    model = load_language_model(where, dtype=held)
     if spec.lora is None:
         return model
     with warnings.catch_warnings():

@@ -1,8 +1,8 @@
 """RunFolder: where a run writes, and what was begun there.
 
-    RUN/run.json        the config and the cache's path, written when it begins
-    RUN/metrics.jsonl   figures by step
-    RUN/step-.../       checkpoints
+RUN/run.json        the config and the cache's path, written when it begins
+RUN/metrics.jsonl   figures by step
+RUN/step-.../       checkpoints
 """
 
 from __future__ import annotations

@@ -21,14 +21,14 @@ import torch
 from torch import nn
 
 from pipeline.cache import FeatureCache
-from schemas.errors import Diverged, UsageError
+from schemas.errors import Diverged
 from trainer.checkpointing import list_checkpoints, load_checkpoint, read_state, save_checkpoint
 from trainer.config import StageSpec, TrainConfig
 from trainer.data.batch import Batch
 from trainer.data.buffers import Buffers
 from trainer.data.clip_reader import ClipReader
 from trainer.data.read_ahead import ReadAhead, read_ahead
-from trainer.data.stage_data import Job, Prepared, StageData, require_packs
+from trainer.data.stage_data import Job, StageData, require_packs
 from trainer.distributed import Ranks
 from trainer.interrupting import Told
 from trainer.learner import Learner
@@ -321,9 +321,7 @@ class TrainingRun:
             step=step,
             stage=stage,
             seed=config.run.seed,
-            plan={
-                name: plan_of(one) for name, one in zip(names, self.prepared, strict=True)
-            },
+            plan={name: plan_of(one) for name, one in zip(names, self.prepared, strict=True)},
             fingerprint=preprocessing.fingerprint(),
             preprocessing=preprocessing.to_mapping(),
             seen={

@@ -17,7 +17,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "no sound": ("model.audio=absent",),
     "one encoder: image": ('view.streams=["image"]',),
     "one encoder: motion": ('view.streams=["motion"]',),
-    "random encoders": ("cache=random",),
+    "no motion": ("cache=random",),
     "no times": ('model.time.mode="none"',),
     "uniform, 8 frames": (
         'view.policy="uniform"',
@@ -34,7 +34,7 @@ CLAIMS = {
     "timestamps": ("base", "no times"),
     "frames a second": ("base", "uniform, 8 frames"),
     "resampler": ("base", "conv + pool", "MLP + pool"),
-    "encoders": ("base", "one encoder: image", "one encoder: motion", "random encoders"),
+    "encoders": ("base", "one encoder: image", "one encoder: motion", "no motion"),
     "tokens": ("0.5x tokens", "base", "2x tokens"),
     "sound": ("base", "no sound"),
 }
@@ -71,7 +71,7 @@ def make_config(
         if assignment == "model.audio=absent":
             del config["model"]["audio"]
         elif assignment == "cache=random":
-            config["cache"]["path"] = str(task.random_cache)
+            config["cache"]["path"] = str(task.folder / "cache-random")
         else:
             config = set_field(config, assignment)
     return copy.deepcopy(config)

@@ -11,12 +11,17 @@ from pipeline.cli.calling import CONTEXT, Commands, exit_code, lazy_group
 COMMANDS: Commands = {
     "train": ("trainer.cli.train:train", "Train from a cache, as a TOML file says."),
     "resume": ("trainer.cli.train:resume", "Go on with a run from its last checkpoint."),
+    "export": ("trainer.cli.export:export", "Write a run's model as a folder that can be asked."),
+    "generate": ("trainer.cli.generate:generate", "Answer a question about a video."),
+    "evaluate": ("trainer.cli.evaluate:evaluate", "Score a model's answers to annotations."),
 }
 
 EPILOG = """\b
 Examples:
   trainer train cache/ --config train.toml
   trainer resume runs/train
+  trainer export runs/train -o model/
+  trainer generate model/ talk.mp4 "What happens?"
 
 Exit codes: 0 fine, 2 wrong use or config, 4 cache, checkpoint or model damaged or of another
 fingerprint, 70 a bug, 130 and 143 interrupted."""

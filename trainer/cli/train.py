@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TRAIN_EPILOG = """\b
 Examples:
   trainer train cache/ --config train.toml
+  trainer train cache/ --config smollm2 --data questions.jsonl
   trainer train cache/ --config train.toml --out runs/b --set run.seed=1
   torchrun --nproc-per-node 8 -m trainer train cache/ --config train.toml
 
@@ -41,7 +42,15 @@ device_option = click.option(
 
 @click.command(epilog=TRAIN_EPILOG, no_args_is_help=True)
 @click.argument("cache", required=False)
-@click.option("--config", "config_path", required=True, help="A TOML file; docs/training.md.")
+@click.option(
+    "--config",
+    "config_path",
+    required=True,
+    help="A TOML file, or the name of a shipped one; docs/training.md.",
+)
+@click.option(
+    "--data", multiple=True, metavar="FILE", help="Annotations, besides those of the config."
+)
 @click.option("--out", help="Where the run writes; instead of run.out.")
 @set_option
 @device_option
@@ -50,6 +59,7 @@ def train(
     *,
     cache: str | None,
     config_path: str,
+    data: tuple[str, ...],
     out: str | None,
     overrides: tuple[str, ...],
     device: str,
@@ -59,7 +69,7 @@ def train(
 ) -> int:
     """Train from CACHE, as a TOML file says; without CACHE from cache.path in it."""
     set_verbosity(quiet=quiet, loud=loud)
-    config = with_absolute_paths(TrainConfig.load(config_path, overrides=overrides))
+    config = with_absolute_paths(TrainConfig.load(config_path, overrides=overrides, data=data))
     if out:
         config = replace(config, run=replace(config.run, out=out))
     path = cache or config.cache.path

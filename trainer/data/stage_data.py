@@ -16,6 +16,7 @@ from trainer.data.batching import RowItem, frames_of, make_batch, takes_sound_aw
 from trainer.data.buffers import Buffers
 from trainer.data.catalog import Catalog
 from trainer.data.clip_reader import ClipReader
+from trainer.data.fitting import fit_view
 from trainer.data.item import Item
 from trainer.data.joining import Joined, join
 from trainer.data.planning import Items, Pack, PackStream, of_rank
@@ -219,26 +220,12 @@ def _fit(
     )
     if on_long != "spread" or item.view is None or by_span:
         return None
-    fitted = spread_to_fit(item, renderer, capacity, rendered)
-    if fitted is None:
-        return None
-    return fitted, renderer.render(fitted.annotation, view=fitted.view)
-
-
-def spread_to_fit(item: Item, renderer: Renderer, capacity: int, rendered: Rendered) -> Item | None:
-    """The item with as many of its clips, evenly spread, as fit; None: not even one does."""
-    view = item.view
-    assert view is not None
-    num_clips = len(view)
-    per_clip = max(1, -(-len(rendered) // max(1, num_clips)))
-    fitted = item
-    while len(rendered) > capacity:
-        num_clips -= max(1, (len(rendered) - capacity) // per_clip)
-        if num_clips <= 0:
-            return None
-        fitted = replace(item, view=view.spread(num_clips))
-        rendered = renderer.render(fitted.annotation, view=fitted.view)
-    return fitted
+    fitted = fit_view(
+        item.view,
+        render=lambda view: renderer.render(item.annotation, view=view),
+        capacity=capacity,
+    )
+    return None if fitted is None else (replace(item, view=fitted[0]), fitted[1])
 
 
 def require_packs(config: TrainConfig, *, world: int) -> None:

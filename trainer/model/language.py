@@ -85,6 +85,13 @@ def add_lora(model: Any, spec: LoraSpec) -> Any:
         raise UsageError(f"model.lora.targets = {spec.targets!r}: {error}") from error
 
 
+def with_adapter(model: Any, folder: Path) -> Any:
+    """The model with the adapters of a folder of peft. OSError, ValueError, ...: not one."""
+    with without_torchvision():
+        from peft import PeftModel
+    return PeftModel.from_pretrained(model, str(folder), local_files_only=True)
+
+
 def make_renderer(
     tokenizer: Any,
     *,

@@ -10,6 +10,7 @@ other, without a warning.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,30 @@ class Losses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A row of one item on its way into the language model."""
+
+    embeds_LH: Tensor
+    """(L', H)"""
+    old_L: Tensor | None
+    """(L',) int64: which tokens of the row these are; None: all, as nothing was left out."""
+    kept_C: Tensor | None
+    """(C,) bool: clips that the reducer kept; None: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """An answer."""
+
+    ids: list[int]
+    """Without what ended it."""
+    span_2: Tensor | None
+    """Start and end by the time head, over the duration of what is seen; None without one."""
+    is_complete: bool
+    """False: it was cut off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Embedded:
     """A row as it goes into the language model."""
 
@@ -46,6 +71,8 @@ class _Embedded:
     predict_S: Tensor
     head_positions_R: Tensor | None
     kept_C: Tensor | None
+    old_L: Tensor | None
+    """Which tokens of the row are left; None: all."""
 
 
 class VideoLM(nn.Module):
@@ -114,20 +141,50 @@ class VideoLM(nn.Module):
         return losses_R.sum()
 
     @torch.no_grad()
-    def generate(self, batch: Batch, *, max_new_tokens: int, eos_ids: list[int]) -> list[int]:
-        """Ids of the greedy answer to a row of one item, up to what ends it."""
+    def embed_prompt(self, batch: Batch) -> Prompt:
+        """A row of one item as the language model is given it."""
         row = self._embed(batch)
-        output = self.lm.generate(
-            inputs_embeds=row.embeds_LH[None],
-            attention_mask=torch.ones(1, len(row.embeds_LH), device=row.embeds_LH.device),
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            eos_token_id=eos_ids,
-            pad_token_id=eos_ids[0],
-        )
-        ids: list[int] = output[0].tolist()
-        stop = next((i for i, one in enumerate(ids) if one in eos_ids), len(ids))
-        return ids[:stop]
+        return Prompt(embeds_LH=row.embeds_LH, old_L=row.old_L, kept_C=row.kept_C)
+
+    @torch.no_grad()
+    def embed_text(self, ids: list[int]) -> Tensor:
+        """(L, H): tokens of text alone."""
+        embeddings = self.lm.get_input_embeddings()
+        out: Tensor = embeddings(torch.tensor(ids, device=embeddings.weight.device))
+        return out
+
+    @torch.no_grad()
+    def generate(
+        self, embeds_LH: Tensor, *, cache: Any, max_new_tokens: int, eos_ids: Collection[int]
+    ) -> Generated:
+        """The greedy answer to a prompt, at least one token of which is not in the cache yet.
+
+        `cache` is a DynamicCache of transformers, with what comes before the prompt; afterwards it
+        has the prompt too, and the answer up to its last token but one.
+        """
+        ids: list[int] = []
+        span_2: Tensor | None = None
+        embeds_1LH = embeds_LH[None]
+        while True:
+            first = cache.get_seq_length()
+            positions = torch.arange(first, first + embeds_1LH.shape[1], device=embeds_LH.device)
+            output = self.lm(
+                inputs_embeds=embeds_1LH,
+                position_ids=positions[None],
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+                output_hidden_states=self.time_head is not None and not ids,
+            )
+            if self.time_head is not None and not ids:
+                span_2 = self.time_head(output.hidden_states[-1][0, -1:])[0]
+            best = int(output.logits[0, -1].argmax())
+            if best in eos_ids:
+                return Generated(ids=ids, span_2=span_2, is_complete=True)
+            ids.append(best)
+            if len(ids) >= max_new_tokens:
+                return Generated(ids=ids, span_2=span_2, is_complete=False)
+            embeds_1LH = self.embed_text([best])[None]
 
     def _embed(self, batch: Batch) -> _Embedded:
         embeds_LH = self.lm.get_input_embeddings()(batch.input_ids_L)
@@ -161,6 +218,7 @@ class VideoLM(nn.Module):
                 predict_S=batch.predict_S,
                 head_positions_R=batch.head_positions_R,
                 kept_C=None,
+                old_L=None,
             )
         short = drop_clips(
             embeds_LH,
@@ -175,6 +233,7 @@ class VideoLM(nn.Module):
             predict_S=short.new_of_old_L[batch.predict_S],
             head_positions_R=None if head is None else short.new_of_old_L[head],
             kept_C=kept_C,
+            old_L=(short.new_of_old_L >= 0).nonzero().squeeze(-1),
         )
 
     def _blank(self, batch: Batch) -> Batch:

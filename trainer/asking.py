@@ -1,0 +1,258 @@
+"""Ask: what a model is shown of a video, and the answer it gives. As in training, by its functions.
+
+with open_cache("cache/") as cache:
+    watched = Viewer(model, cache).watch("v0123456789abcdef", span=(3.0, 8.0))
+    print(answer(model, [Message.of("user", "What happens?")], watched=watched).text)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from pipeline.cache import FeatureCache
+from schemas.errors import UsageError
+from schemas.settings import nearest
+from trainer.data.annotation import Message, Span
+from trainer.data.batch import Batch
+from trainer.data.batching import RowItem, frames_of, make_batch
+from trainer.data.buffers import Buffers
+from trainer.data.catalog import Catalog
+from trainer.data.clip_reader import ClipReader, audio_tokens_per_clip
+from trainer.data.fitting import fit_view
+from trainer.data.rendering import Rendered, Renderer
+from trainer.data.video_view import CachedVideo, VideoView, view_video
+from trainer.model_folder import AskableModel
+
+Input = Literal["video", "center", "text"]
+"""As of `ViewSpec.input`: all, the middle frame alone, or nothing of the video."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """A video, or a span of it, as a model sees it."""
+
+    viewer: Viewer
+    video_id: str
+    view: VideoView
+    span: Span | None
+
+
+class Viewer:
+    """A cache through the eyes of a model."""
+
+    def __init__(self, model: AskableModel, cache: FeatureCache, *, kind: Input = "video") -> None:
+        """FingerprintMismatch: the model was trained from other features."""
+        preprocessing, shape = model.preprocessing, model.preprocessing.shape
+        preprocessing.require_cache(cache)
+        self.catalog = Catalog.of(cache)
+        self.spec = replace(preprocessing.view, input=kind)
+        with_audio = preprocessing.with_audio
+        self.renderer: Renderer = replace(
+            model.renderer,
+            audio_tokens_per_clip=audio_tokens_per_clip(self.spec, shape) if with_audio else 0,
+        )
+        self._cache, self._shape = cache, shape
+        self._frames_per_clip = preprocessing.frames_per_clip
+        self._reader = ClipReader(cache, shape=shape, view=self.spec, with_audio=with_audio)
+        self._buffers = Buffers()
+
+    def watch(self, name: str, *, span: Span | None = None) -> Watched:
+        """A video by its id, an alias, or the key of one of its samples.
+
+        UsageError: there is none, or nothing of it lies in the span.
+        """
+        video = self.catalog.find(name, span=span)
+        if video is None and name in self._cache:
+            video = self.catalog.find(self._cache.row(name).video_id)
+        if video is None:
+            raise UsageError(
+                f"no video {name!r} in {self._cache.layout.root}"
+                f"{nearest(name, self.catalog.video_ids)}"
+            )
+        return self.see(video, span=span)
+
+    def see(self, video: CachedVideo, *, span: Span | None = None) -> Watched:
+        """The same of a video of the catalog."""
+        view = view_video(
+            video,
+            self.spec,
+            cache_fps=self._shape.fps,
+            frames_per_clip=self._shape.frames_per_clip,
+            span=span,
+        )
+        if not len(view) and self.spec.input != "text":
+            first, last = video.start_seconds[0], video.end_seconds[-1]
+            raise UsageError(
+                f"nothing of {video.video_id} lies in the span {_words(span)}, its clips are at"
+                f" {first:g}-{last:g} seconds"
+            )
+        return Watched(viewer=self, video_id=video.video_id, view=view, span=span)
+
+    def batch(self, rendered: Rendered, view: VideoView) -> Batch:
+        """A row of one item. Its features are overwritten by the next one."""
+        item = RowItem(id=view.video_id, rendered=rendered, view=view)
+        self._buffers.clear()
+        rows, frames = frames_of([item], frames_per_clip=self._frames_per_clip)
+        clips = self._reader.read(rows, frames, into=self._buffers)
+        return make_batch([item], clips, frames_CF=frames)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a model said, and what it saw."""
+
+    text: str
+    video: str | None
+    """video_id"""
+    clips: tuple[Span, ...]
+    """Those that the language model was shown, on the video's clock."""
+    span: Span | None
+    """By the time head, on the video's clock; None: the model has none, or saw no video."""
+    num_tokens: int
+    """Of the prompt, video included."""
+    num_new_tokens: int
+    is_complete: bool
+    """False: it was cut off after as many tokens as were allowed."""
+    seconds: float
+
+
+@dataclass(slots=True)
+class Prefix:
+    """What a language model has read, so that it need not read it again."""
+
+    ids: list[int] = field(default_factory=list)
+    """Of the row, also of clips that a reducer left out."""
+    num_left_out: int = 0
+    """Tokens of those."""
+    view: VideoView | None = None
+    """That was shown."""
+    clips: tuple[Span, ...] = ()
+    stop: int = 0
+    """Where the video ends in the row."""
+    memory: Any = None
+    """A DynamicCache of transformers."""
+
+    def common(self, rendered: Rendered, view: VideoView | None) -> int:
+        """Tokens of a row that need not be read again; 0 unless its video is among them."""
+        if self.memory is None or not _same(view, self.view):
+            return 0
+        ids = rendered.ids_L.tolist()
+        limit = min(len(self.ids), len(ids) - 1)
+        count = next((i for i in range(limit) if self.ids[i] != ids[i]), limit)
+        # A sliding window has forgotten what going back would need.
+        goes_back = count < len(self.ids) and any(self.memory.is_sliding)
+        return 0 if goes_back or count < self.stop else count
+
+
+def answer(
+    model: AskableModel,
+    messages: Sequence[Message],
+    *,
+    watched: Watched | None,
+    max_new_tokens: int,
+    prefix: Prefix | None = None,
+) -> Answer:
+    """The greedy answer to the last of `messages`; `watched` is None for text only.
+
+    `prefix` is what was read for the question before in the same conversation, and is brought up to
+    date. A video of more tokens than a row had in training is shown fewer clips, evenly spread.
+    UsageError: not even one fits.
+    """
+    began = time.perf_counter()
+    prefix = Prefix() if prefix is None else prefix
+    rendered, view = _render(model, messages, watched)
+    count = prefix.common(rendered, view)
+    if count:
+        prefix.memory.crop(count - prefix.num_left_out)
+        embeds_LH = model.lm.embed_text(rendered.ids_L[count:].tolist())
+    else:
+        embeds_LH = _begin(model, rendered, view, watched, prefix)
+    said = model.lm.generate(
+        embeds_LH, cache=prefix.memory, max_new_tokens=max_new_tokens, eos_ids=model.eos_ids
+    )
+    read = prefix.memory.get_seq_length() + prefix.num_left_out
+    prefix.ids = [*rendered.ids_L.tolist(), *said.ids][:read]
+    return Answer(
+        text=model.tokenizer.decode(said.ids, skip_special_tokens=True).strip(),
+        video=None if watched is None else watched.video_id,
+        clips=prefix.clips,
+        span=_to_seconds(said.span_2, view),
+        num_tokens=len(rendered) - prefix.num_left_out,
+        num_new_tokens=len(said.ids),
+        is_complete=said.is_complete,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _render(
+    model: AskableModel, messages: Sequence[Message], watched: Watched | None
+) -> tuple[Rendered, VideoView | None]:
+    capacity = model.preprocessing.max_tokens
+    if watched is None or not len(watched.view):
+        rendered = model.renderer.render_prompt(messages, view=None)
+        if len(rendered) > capacity:
+            raise UsageError(
+                f"the question has {len(rendered):,} tokens, the model was trained with rows of"
+                f" {capacity:,}"
+            )
+        return rendered, None
+
+    def render(view: VideoView) -> Rendered:
+        return watched.viewer.renderer.render_prompt(messages, view=view, span=watched.span)
+
+    fitted = fit_view(watched.view, render=render, capacity=capacity)
+    if fitted is None:
+        raise UsageError(
+            f"the question leaves no room for a clip in the {capacity:,} tokens of a row that the"
+            " model was trained with"
+        )
+    return fitted[1], fitted[0]
+
+
+def _begin(
+    model: AskableModel,
+    rendered: Rendered,
+    view: VideoView | None,
+    watched: Watched | None,
+    prefix: Prefix,
+) -> Tensor:
+    """A prompt that is read from its beginning."""
+    from transformers import DynamicCache
+
+    prefix.memory = DynamicCache(config=model.lm.lm.config)
+    prefix.view, prefix.num_left_out, prefix.clips, prefix.stop = view, 0, (), 0
+    if view is None or watched is None:
+        return model.lm.embed_text(rendered.ids_L.tolist())
+    prompt = model.lm.embed_prompt(watched.viewer.batch(rendered, view).to(model.device))
+    shown = view.take(rendered.clips_C)
+    if prompt.kept_C is not None:
+        shown = shown.take(np.flatnonzero(prompt.kept_C.cpu().numpy()))
+    starts, ends = shown.start_seconds.tolist(), shown.end_seconds.tolist()
+    prefix.clips = tuple(zip(starts, ends, strict=True))
+    prefix.num_left_out = len(rendered) - len(prompt.embeds_LH)
+    prefix.stop = int(rendered.clip_span_C2[:, 1].max(initial=0))
+    return prompt.embeds_LH
+
+
+def _same(one: VideoView | None, other: VideoView | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one.rows, other.rows) and np.array_equal(one.frames, other.frames)
+
+
+def _to_seconds(span_2: Tensor | None, view: VideoView | None) -> Span | None:
+    if span_2 is None or view is None:
+        return None
+    begin, end = float(view.start_seconds[0]), float(view.end_seconds[-1])
+    start, stop = (begin + span_2.double().cpu() * (end - begin)).tolist()
+    return start, stop
+
+
+def _words(span: Span | None) -> str:
+    return "of nothing" if span is None else f"{span[0]:g}-{span[1]:g}"
