@@ -120,7 +120,7 @@ def _read_turn(
     role = ROLES.get(said) if isinstance(said, str) else None
     if role is None:
         raise row.error(f"{field}.role", f"{shown(said)} must be one of {', '.join(ROLES)}")
-    name = "content" if "content" in turn else "value"
+    name = "value" if "value" in turn else "content"
     value = extra.pop(name, None)
     calls = extra.pop("tool_calls", None)
     videos: list[str] = []
