@@ -146,8 +146,8 @@ class TestMessages:
         assert one.meta["gt_windows"] == [[1, 2], [3, 4]]
 
     def test_ids_that_come_again_are_told_apart(self, read):
-        rows = [{"id": name, "video": "v", "messages": ASK} for name in ("a", "b", "a", "a")]
-        assert [one.id for one in read(rows)] == ["a", "b", "a#2", "a#3"]
+        rows = [{"id": name, "video": "v", "messages": ASK} for name in ("a", "b", "a", "a#2", "a")]
+        assert [one.id for one in read(rows)] == ["a", "b", "a#3", "a#2", "a#4"]
 
     @pytest.mark.parametrize(
         ("change", "problem"),
@@ -181,7 +181,7 @@ class TestMessages:
             ),
             (
                 {"messages": [{"role": "assistant", "content": [{"type": "video"}]}]},
-                "messages[1]: the video cannot stand in the assistant's turn",
+                "messages[1]: the video cannot stand in a turn of assistant",
             ),
             ({"video": None}, "messages[1]: has a place for a video, but the row names none"),
             ({"video": {"path": "x"}}, "video: must be text, not {'path': 'x'}"),
@@ -489,6 +489,8 @@ class TestFiles:
 
     def test_one_row_of_jsonl(self, read):
         assert len(read(json.dumps({"messages": ASK, "video": "v"}))) == 1
+        [one] = read({"messages": [{"role": "user", "content": "Hi"}, ASK[1]]})
+        assert one.messages[0].content == ("Hi",)
 
     @pytest.mark.parametrize(
         ("content", "problem"),

@@ -104,8 +104,8 @@ def _the_video(row: Row, videos: list[str], *, name: str, messages: list[Message
     if sum(part.span is None for _, part, _ in places) > 1:
         raise row.error(name, "the video stands in more than one place")
     for number, _, role in places:
-        if role == "assistant":
-            raise row.error(f"{name}[{number}]", "the video cannot stand in the assistant's turn")
+        if role in ("assistant", "system"):
+            raise row.error(f"{name}[{number}]", f"the video cannot stand in a turn of {role}")
     if videos and not places and not any(message.role == "user" for message in messages):
         raise row.error(name, "has no turn of the user, in which the video could stand")
     return videos[0] if videos else None
