@@ -37,6 +37,8 @@ def shard(model: VideoLM, *, ranks: Ranks, dtype: torch.dtype) -> None:
     They must be the same on all ranks. A group is computed in `dtype`; gradients are summed in
     float32.
     """
+    # Tokens of clips are a view, into which nobody writes.
+    warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(FSDPConnector\) returned")
     mesh = init_device_mesh(torch.device(ranks.device).type, (ranks.world,))
     policy = MixedPrecisionPolicy()
     if dtype != torch.float32:

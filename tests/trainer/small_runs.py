@@ -35,7 +35,9 @@ def write_cache(folder: Path, *, num_shards: int = 5, with_audio: bool = False) 
     return folder
 
 
-def write_annotations(path: Path, *, num_rows: int = 60, text_share: float = 0.2) -> Path:
+def write_annotations(
+    path: Path, *, num_rows: int = 60, num_videos: int = 15, text_share: float = 0.2
+) -> Path:
     """Rows about the videos of `write_cache`, and some about none."""
     chance = np.random.default_rng(2)
     rows = []
@@ -43,7 +45,7 @@ def write_annotations(path: Path, *, num_rows: int = 60, text_share: float = 0.2
         colour = COLOURS[int(chance.integers(4))]
         row: dict[str, Any] = {"id": f"a{number}"}
         if chance.random() >= text_share:
-            row["video"] = f"v{int(chance.integers(15))}"
+            row["video"] = f"v{int(chance.integers(num_videos))}"
         answer = colour if number % 3 else f"{colour}, and then {'very ' * (number % 7)}still"
         row["messages"] = [
             {"role": "user", "content": f"Which colour is number {number}?"},

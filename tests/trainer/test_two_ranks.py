@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.cache import open_cache
-from tests.trainer import two_ranks
 from tests.trainer.small_runs import config_of, write_annotations, write_cache
+from tests.trainer.two_ranks import LORA, SHORT
 from trainer.checkpointing import list_checkpoints, read_state
 from trainer.training import TrainingRun
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -46,17 +47,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of `two_ranks`, after it, with the runs of one rank beside: `one`, `one-text`."""
     folder = tmp_path_factory.mktemp("ranks")
     write_cache(folder / "cache")
-    said = write_annotations(folder / "said.jsonl")
+    said = write_annotations(folder / "said.jsonl", *SHORT)
     text = write_annotations(folder / "text.jsonl", text_share=0.9)
     with open_cache(folder / "cache") as cache:
-        TrainingRun(config_of(folder / "one", said), cache=cache).train()
-        TrainingRun(config_of(folder / "one-text", text), cache=cache).train()
+        TrainingRun(config_of(folder / "one", said, *SHORT), cache=cache).train()
+        TrainingRun(config_of(folder / "one-text", text, *SHORT), cache=cache).train()
         TrainingRun(
-            config_of(folder / "one-lora", said, changes=two_ranks.LORA), cache=cache
+            config_of(folder / "one-lora", said, *SHORT, changes=LORA), cache=cache
         ).train()
     shutil.copytree(folder / "one", folder / "half")
-    for checkpoint in list_checkpoints(folder / "half")[1:]:
-        shutil.rmtree(checkpoint)
+    shutil.rmtree(folder / "half" / "step-00000004")
     port = free_port()
     command = [sys.executable, str(ROOT / "tests/trainer/two_ranks.py"), str(folder)]
     processes = [
@@ -83,7 +83,7 @@ def losses_of(out: Path) -> list[float]:
     ("two", "one"), [("sharded", "one"), ("copies", "one"), ("text", "one-text"), ("half", "one")]
 )
 def test_two_ranks_learn_what_one_does(two, one, folder):
-    assert len(losses_of(folder / two)) == 8
+    assert len(losses_of(folder / two)) == 4
     assert losses_of(folder / two) == pytest.approx(losses_of(folder / one), abs=1e-6, rel=1e-6)
 
 
@@ -106,13 +106,11 @@ def test_every_trained_parameter_has_a_gradient_on_every_rank(folder):
 def test_one_rank_goes_on_from_two(folder):
     out = folder / "again"
     shutil.copytree(folder / "sharded", out)
-    for checkpoint in list_checkpoints(out)[1:]:
-        shutil.rmtree(checkpoint)
-    (checkpoint,) = list_checkpoints(out)
-    assert read_state(checkpoint)["num_ranks"] == 2
+    shutil.rmtree(out / "step-00000004")
+    assert read_state(list_checkpoints(out)[-1])["num_ranks"] == 2
     with open_cache(folder / "cache") as cache:
-        run = TrainingRun(config_of(out, folder / "said.jsonl"), cache=cache)
+        run = TrainingRun(config_of(out, folder / "said.jsonl", *SHORT), cache=cache)
         run.resume()
-        assert run.done == 4
+        assert run.done == 2
         run.train()
     assert losses_of(out) == pytest.approx(losses_of(folder / "one"), abs=1e-6, rel=1e-6)

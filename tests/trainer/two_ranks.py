@@ -1,12 +1,13 @@
 """What two gloo ranks do, all in one launch: `python two_ranks.py FOLDER`, started once a rank.
 
-FOLDER holds cache/, said.jsonl, text.jsonl and half/, a run of one rank at step 4 of 8.
+FOLDER holds cache/, said.jsonl, text.jsonl and half/, a run of one rank at step 2 of 4.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from pipeline.cache import open_cache
 from tests.trainer.small_runs import config_of
 from trainer.data.buffers import Buffers
+from trainer.data.planning import EMPTY
 from trainer.distributed import join_ranks
 from trainer.sharding import set_last
 from trainer.stepping import StepClock, Totals, add_gradients
@@ -30,6 +32,8 @@ LORA: dict[str, Any] = {
     },
     "parallel": {"activation_checkpointing": True},
 }
+SHORT = ("stages.align.steps=1", "stages.tune.steps=3")
+"""Checkpoints are at 1, 2 and 4."""
 
 
 def main(folder: Path) -> None:
@@ -37,16 +41,16 @@ def main(folder: Path) -> None:
     said, text = folder / "said.jsonl", folder / "text.jsonl"
     with join_ranks() as ranks, open_cache(folder / "cache") as cache:
         runs = {
-            "sharded": config_of(folder / "sharded", said, "batch.readers=2"),
-            "copies": config_of(folder / "copies", said, "parallel.fsdp=off"),
-            "text": config_of(folder / "text", text),
-            "half": config_of(folder / "half", said),
-            "lora": config_of(folder / "lora", said, changes=LORA),
+            "sharded": config_of(folder / "sharded", said, *SHORT, "batch.readers=2"),
+            "copies": config_of(folder / "copies", said, *SHORT, "parallel.fsdp=off"),
+            "text": config_of(folder / "text", text, *SHORT),
+            "half": config_of(folder / "half", said, *SHORT),
+            "lora": config_of(folder / "lora", said, *SHORT, changes=LORA),
         }
         for name, config in runs.items():
             run = TrainingRun(config, cache=cache, ranks=ranks)
             run.resume()
-            assert run.done == (4 if name == "half" else 0)
+            assert run.done == (2 if name == "half" else 0)
             run.train()
         lacking = [
             (kind, name)
@@ -61,10 +65,6 @@ def names_without_gradient(run: TrainingRun) -> list[str]:
     stage = run.stages[-1]
     run._begin(stage)
     job = next(stage.data.jobs(first=0, rank=run.ranks.rank, world=run.ranks.world))
-    from dataclasses import replace
-
-    from trainer.data.planning import EMPTY
-
     pack = EMPTY if run.ranks.is_first else replace(job.pack, items=job.pack.items[:1])
     batch = stage.data.batch(pack, Buffers())
     set_last(run.model, is_last=True)
