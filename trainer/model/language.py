@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,10 +39,20 @@ def without_torchvision() -> Iterator[None]:
             del sys.modules["torchvision"]
 
 
+def _hush() -> None:
+    # transformers has a log and bars of its own; who has silenced the root log wants neither.
+    from transformers.utils import logging as own_logging
+
+    if logging.getLogger().level >= logging.CRITICAL:
+        own_logging.set_verbosity_error()
+        own_logging.disable_progress_bar()
+
+
 def load_tokenizer(where: str, *, offline: bool = False) -> Any:
     """The tokenizer of `load_language_model`. UsageError: there is none."""
     with without_torchvision():
         from transformers import AutoTokenizer
+    _hush()
     if where == TINY:
         return _tiny_tokenizer()
     folder, gguf = _split(where)
@@ -56,6 +67,7 @@ def load_language_model(where: str, *, dtype: torch.dtype, offline: bool = False
     """
     with without_torchvision():
         from transformers import AutoModelForCausalLM
+    _hush()
     if where == TINY:
         return _tiny_model().to(dtype)
     folder, gguf = _split(where)
