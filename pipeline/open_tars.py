@@ -40,13 +40,13 @@ class OpenTars:
         Fewer than there is room for: the tar ends there. At most MAX_VIEWS views. CacheDamaged: it
         cannot be read.
         """
-        path = self._layout.tar(shard)
         try:
-            tar = self._open(shard, path)  # held, so that no other thread's eviction closes it
+            tar = self._open(shard)  # held, so that no other thread's eviction closes it
             return tar.read_into(views, offset=offset)
         except OSError as error:
             raise CacheDamaged(
-                f"{path}: cannot be read: {error.strerror or error}", hint=self._hint
+                f"{self._layout.tar(shard)}: cannot be read: {error.strerror or error}",
+                hint=self._hint,
             ) from error
 
     def close(self) -> None:
@@ -60,12 +60,12 @@ class OpenTars:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state | {"_lock": threading.Lock()})
 
-    def _open(self, shard: str, path: Place) -> _Tar:
+    def _open(self, shard: str) -> _Tar:
         with self._lock:
             if shard in self._tars:
                 self._tars.move_to_end(shard)
                 return self._tars[shard]
-            tar = self._tars[shard] = _Tar(path)
+            tar = self._tars[shard] = _Tar(self._layout.tar(shard))
             if len(self._tars) > MAX_OPEN_TARS:
                 self._tars.popitem(last=False)
             return tar
@@ -82,7 +82,7 @@ class _Tar:
         """As of `OpenTars.read_into`. OSError."""
         if self._fd < 0:
             return self._fetch_into(views, offset=offset)
-        wanted = sum(view.nbytes for view in views)
+        wanted = sum(map(len, views))  # they are of bytes
         done = os.preadv(self._fd, views, offset)
         while done < wanted:  # the end of the tar, or more than one call reads: 2 GiB
             count = os.preadv(self._fd, _after(views, done), offset + done)

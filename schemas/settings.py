@@ -94,7 +94,8 @@ def _read_value(hint: Any, value: Any, *, where: str) -> Any:
 def set_field(mapping: Mapping[str, Any], assignment: str) -> dict[str, Any]:
     """A copy of `mapping` with one "dotted.path=value" applied; the value is read as TOML.
 
-    RecipeError where there is no "=" or the value is not TOML (a bare word counts as a string).
+    In an array of tables one is named by its `name`, or by its number from 0. RecipeError where
+    there is no "=" or no such table, or the value is not TOML (a bare word counts as a string).
     """
     path, equals, text = assignment.partition("=")
     if not equals or not path:
@@ -105,13 +106,23 @@ def set_field(mapping: Mapping[str, Any], assignment: str) -> dict[str, Any]:
         value = text.strip()
     changed: dict[str, Any] = copy.deepcopy(dict(mapping))
     *parents, leaf = path.strip().split(".")
-    table = changed
+    table: Any = changed
     for parent in parents:
-        table = table.setdefault(parent, {})
-        if not isinstance(table, dict):
+        table = _entry(table, parent) if isinstance(table, list) else table.setdefault(parent, {})
+        if not isinstance(table, dict | list):
             raise RecipeError(f"--set {assignment!r}: {parent} is not a table")
+    if not isinstance(table, dict):
+        raise RecipeError(f"--set {assignment!r}: {parents[-1]} is an array: name one of it")
     table[leaf] = value
     return changed
+
+
+def _entry(array: list[Any], name: str) -> Any:
+    """The table of an array that is meant; None: there is none."""
+    for number, one in enumerate(array):
+        if isinstance(one, dict) and name in (one.get("name"), str(number)):
+            return one
+    return None
 
 
 def to_mapping(settings: Any, *, drop_defaults: bool = False) -> dict[str, Any]:

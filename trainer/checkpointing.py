@@ -1,37 +1,37 @@
 """Checkpoints: the trained parts and their optimiser, on any number of ranks.
 
     RUN/step-00001200/dcp/...      torch.distributed.checkpoint: trained parameters, optimiser
-    RUN/step-00001200/state.json   step, stage, seed, fingerprints, config
-    RUN/step-00001200/COMPLETE     last; a folder without it is no checkpoint
+    RUN/step-00001200/state.json   see RunState
+    RUN/step-00001200/COMPLETE     last: what the files are; a folder without it is no checkpoint
 
 Frozen parameters are not stored: they come from the language model's own folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 
 from schemas.errors import ModelDamaged
+from trainer.distributed import Ranks
+from trainer.run_folder import COMPLETE
 
-COMPLETE = "COMPLETE"
 STATE = "state.json"
-_NAME = re.compile(r"step-(\d{8})")
+TENSORS = "dcp"
+_NAME = re.compile(r"step-(\d{8,})")
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def checkpoint_folder(run: Path, *, step: int) -> Path:
@@ -41,21 +41,28 @@ def checkpoint_folder(run: Path, *, step: int) -> Path:
 
 def list_checkpoints(run: Path) -> list[Path]:
     """Complete checkpoints, the oldest first."""
-    found = [path for path in run.glob("step-*") if _NAME.fullmatch(path.name)]
-    return sorted(path for path in found if (path / COMPLETE).is_file())
+    found = [
+        (int(match[1]), path)
+        for path in run.glob("step-*")
+        if (match := _NAME.fullmatch(path.name)) and (path / COMPLETE).is_file()
+    ]
+    return [path for _, path in sorted(found)]
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """state.json of a checkpoint. ModelDamaged: there is none that can be read."""
-    path = folder / STATE
+    """state.json of a checkpoint. ModelDamaged: files are missing, or are not what was written."""
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
+        sizes = json.loads((folder / COMPLETE).read_text(encoding="utf-8"))
+        for name, size in sizes.items():
+            if (folder / name).stat().st_size != size:
+                raise ValueError(f"{name} has not the {size} bytes that were written")
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
         if not isinstance(state, dict):
-            raise ValueError("not an object")
-    except (OSError, ValueError) as error:
+            raise ValueError(f"{STATE} is not an object")
+    except (OSError, ValueError, AttributeError) as error:
         raise ModelDamaged(
-            f"{path}: cannot be read: {error}",
-            hint="delete this checkpoint; the one before is used",
+            f"{folder}: the checkpoint is damaged: {error}",
+            hint="delete this folder, and the checkpoint before it is used",
         ) from error
     return state
 
@@ -67,31 +74,43 @@ def save_checkpoint(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     trained: set[str],
-    state: dict[str, Any],
+    state: Mapping[str, Any],
     keep: int,
-    is_first_rank: bool,
+    ranks: Ranks,
 ) -> Path:
     """Write a checkpoint; `trained` are the names of the parameters that belong into it.
 
-    All ranks call it. Older ones than the newest `keep` are deleted.
+    All ranks call it. It has its name only when it is complete and on the disk. Older ones than the
+    newest `keep` are deleted.
     """
     folder = checkpoint_folder(run, step=step)
     writing = folder.with_name(f"{folder.name}.writing")
-    if is_first_rank:
-        shutil.rmtree(writing, ignore_errors=True)
+    if ranks.is_first:
+        for left in run.glob("step-*.writing"):
+            shutil.rmtree(left)
         writing.mkdir(parents=True)
-    barrier()
-    state_dict_saver.save(
-        _tensors(model, optimizer, trained), checkpoint_id=writing / "dcp", no_dist=alone()
-    )
-    if is_first_rank:
+    ranks.wait()
+    tensors = {**_parameters(model, trained), **_moments(model, optimizer)}
+    with _alone_on_purpose():
+        state_dict_saver.save(tensors, checkpoint_id=writing / TENSORS, no_dist=ranks.world == 1)
+    if ranks.is_first:
         (writing / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-        (writing / COMPLETE).touch()
-        shutil.rmtree(folder, ignore_errors=True)
+        sizes = {
+            path.relative_to(writing).as_posix(): path.stat().st_size
+            for path in sorted(writing.rglob("*"))
+            if path.is_file()
+        }
+        (writing / COMPLETE).write_text(json.dumps(sizes, indent=1) + "\n", encoding="utf-8")
+        for path in (writing / STATE, writing / COMPLETE, writing / TENSORS, writing):
+            _to_disk(path)
+        if folder.exists():  # not complete, or this step would not have been done again
+            shutil.rmtree(folder)
         writing.rename(folder)
+        _to_disk(run)
         for old in list_checkpoints(run)[:-keep]:
+            (old / COMPLETE).unlink()
             shutil.rmtree(old)
-    barrier()
+    ranks.wait()
     return folder
 
 
@@ -101,38 +120,70 @@ def load_checkpoint(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     trained: set[str],
+    ranks: Ranks,
 ) -> None:
     """Put a checkpoint into the model, and into the optimiser of the same stage.
 
-    ModelDamaged: a file is missing, or its tensors are others than the model's.
+    All ranks call it, whose number need not be that of those which wrote it. ModelDamaged: a file
+    is missing, or its tensors are others than the model's.
     """
-    tensors = _tensors(model, optimizer, trained)
+    tensors = _parameters(model, trained)
+    if optimizer is not None:
+        _add_moments(optimizer)
+        tensors |= _moments(model, optimizer)
     try:
-        state_dict_loader.load(tensors, checkpoint_id=folder / "dcp", no_dist=alone())
+        with _alone_on_purpose():
+            state_dict_loader.load(
+                tensors, checkpoint_id=folder / TENSORS, no_dist=ranks.world == 1
+            )
     except (OSError, KeyError, ValueError, RuntimeError, CheckpointException) as error:
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ModelDamaged(f"{folder}: cannot be loaded: {first_line}") from error
-    set_model_state_dict(model, tensors["model"], options=StateDictOptions(strict=False))
-    if optimizer is not None:
-        set_optimizer_state_dict(model, optimizer, optim_state_dict=tensors["optimizer"])
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        raise ModelDamaged(
+            f"{folder}: cannot be loaded: {lines[-1] if lines else type(error).__name__}",
+            hint="delete this folder, and the checkpoint before it is used",
+        ) from error
 
 
-def _tensors(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None, trained: set[str]
-) -> dict[str, Any]:
-    state = get_model_state_dict(model)
-    tensors: dict[str, Any] = {"model": {name: state[name] for name in sorted(trained)}}
-    if optimizer is not None:
-        tensors["optimizer"] = get_optimizer_state_dict(model, optimizer)
-    return tensors
+def _parameters(model: nn.Module, trained: set[str]) -> dict[str, Tensor]:
+    # Loading writes into these.
+    return {
+        f"model.{name}": parameter.detach()
+        for name, parameter in model.named_parameters()
+        if name in trained
+    }
 
 
-def alone() -> bool:
-    """Whether there is one rank only, without a process group."""
-    return not torch.distributed.is_initialized()
+def _moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"optimizer.{name}.{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
 
 
-def barrier() -> None:
-    """Wait for all ranks."""
-    if not alone():
-        torch.distributed.barrier()
+def _add_moments(optimizer: torch.optim.Optimizer) -> None:
+    # As AdamW does in its first step.
+    for parameter in _all_parameters(optimizer):
+        state: dict[str, Tensor] = {key: torch.zeros_like(parameter) for key in _MOMENTS}
+        optimizer.state[parameter] = {"step": torch.tensor(0.0), **state}
+
+
+def _all_parameters(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+@contextlib.contextmanager
+def _alone_on_purpose() -> Iterator[None]:
+    # torch remarks on it each time.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def _to_disk(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -247,8 +248,12 @@ class ModelSpec:
     """The model: everything behind the cache."""
 
     lm: str
-    """A causal language model of transformers: a folder, a name of the hub, a .gguf file, or
-    `tiny`: a seeded random one with a byte tokenizer, for trials."""
+    """A causal language model of transformers: a folder, a name of the hub, a .gguf file,
+    `smollm2-135m` from a Python package, or `tiny`, a random one with a byte tokenizer, for trials.
+    """
+    init: str = ""
+    """A folder of `trainer export` whose connector, and language model if it was trained, one
+    starts from; it may be of another cache with streams of the same shape."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the computation; float32 on a CPU, bfloat16 on GPUs."""
     template: Literal["auto", "chatml", "llama3", "tags", "plain"] = "auto"
@@ -361,49 +366,72 @@ class TrainConfig:
                     )
 
     @classmethod
-    def load(cls, path: str, *, overrides: Iterable[str] = ()) -> TrainConfig:
-        """Read a TOML file, with "field=value" overrides.
+    def load(
+        cls, name_or_path: str, *, overrides: Iterable[str] = (), data: Iterable[str] = ()
+    ) -> TrainConfig:
+        """Read a shipped config by name or a TOML file by path, with "field=value" overrides.
 
-        Paths of data in it are relative to the file. ConfigError: it cannot be read, or a field is
-        unknown, missing or out of range.
+        Paths of data in a file are relative to it; `data` are more of them, relative to where one
+        is. ConfigError: it cannot be read, or a field is unknown, missing or out of range.
         """
-        try:
-            mapping = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise ConfigError(f"{path}: cannot be read: {reason}") from error
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path}: not valid TOML: {error}") from error
-        return cls.from_mapping(mapping, overrides=overrides, folder=Path(path).parent)
+        mapping = _read_toml(name_or_path)
+        folder = Path() if name_or_path in list_configs() else Path(name_or_path).parent
+        rows = mapping.get("data", [])
+        if isinstance(rows, list):
+            mapping["data"] = [_in_folder(row, folder) for row in rows]
+            mapping["data"] += [{"path": path} for path in data]
+        return cls.from_mapping(mapping, overrides=overrides)
 
     @classmethod
     def from_mapping(
-        cls,
-        mapping: Mapping[str, Any],
-        *,
-        overrides: Iterable[str] = (),
-        folder: Path | None = None,
+        cls, mapping: Mapping[str, Any], *, overrides: Iterable[str] = ()
     ) -> TrainConfig:
-        """The inverse of `to_mapping`; relative paths of data are taken from `folder`."""
+        """The inverse of `to_mapping`, with "field=value" overrides. ConfigError as of `load`."""
         try:
             for assignment in overrides:
                 mapping = set_field(mapping, assignment)
-            config = read_settings(cls, mapping)
+            return read_settings(cls, mapping)
         except RecipeError as error:
             raise ConfigError(error.message, hint=error.hint) from error
-        return config if folder is None else _in_folder(config, folder)
 
     def to_mapping(self) -> dict[str, Any]:
         """All fields, defaults included, as JSON-ready values."""
         return to_mapping(self)
 
 
-def _in_folder(config: TrainConfig, folder: Path) -> TrainConfig:
-    data = tuple(
-        one if "://" in one.path else replace(one, path=str(folder / one.path))
-        for one in config.data
-    )
-    return replace(config, data=data)
+def list_configs() -> list[str]:
+    """Names of the shipped configs."""
+    folder = resources.files("trainer") / "configs"
+    names = (entry.name for entry in folder.iterdir())
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+
+
+def _read_toml(name_or_path: str) -> dict[str, Any]:
+    shipped = list_configs()
+    is_name = "/" not in name_or_path and not name_or_path.endswith(".toml")
+    if is_name and name_or_path not in shipped:
+        raise ConfigError(
+            f"no config named {name_or_path!r}{nearest(name_or_path, shipped)}",
+            hint="name a shipped one, or give the path of a TOML file; docs/training.md",
+        )
+    try:
+        if is_name:
+            return tomllib.loads(
+                (resources.files("trainer") / "configs" / f"{name_or_path}.toml").read_text()
+            )
+        return tomllib.loads(Path(name_or_path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"config {name_or_path}: cannot be read: {reason}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"config {name_or_path}: not valid TOML: {error}") from error
+
+
+def _in_folder(row: Any, folder: Path) -> Any:
+    path = row.get("path") if isinstance(row, dict) else None
+    if not isinstance(path, str) or "://" in path:
+        return row  # what is wrong with it is said when it is read
+    return {**row, "path": str(folder / path)}
 
 
 def _check(good: bool, name: str, value: object, rule: str) -> None:  # noqa: FBT001

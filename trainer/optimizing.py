@@ -30,14 +30,14 @@ def make_optimizer(
 def rate_factor(step: int, *, num_steps: int, optim: OptimSpec) -> float:
     """What the peak rates are multiplied by in a step of a stage, in (0, 1].
 
-    Linear warm-up, then a half cosine from 1 to `final` at the last step.
+    Linear warm-up, then a half cosine from 1 towards `final`, which the step after the last has.
     """
     warmup = round(optim.warmup if optim.warmup >= 1 else optim.warmup * num_steps)
     if step < warmup:
         return (step + 1) / (warmup + 1)
     if optim.schedule == "constant":
         return 1.0
-    share = (step - warmup) / max(1, num_steps - 1 - warmup)
+    share = (step - warmup) / max(1, num_steps - warmup)
     return optim.final + (1 - optim.final) * (1 + math.cos(math.pi * min(1.0, share))) / 2
 
 

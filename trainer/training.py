@@ -8,49 +8,53 @@ The state of a run is (seed, step): everything random in a step is drawn from th
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from pipeline.cache import FeatureCache
-from schemas.errors import FingerprintMismatch, UsageError
-from schemas.recipe import differing_fields
+from schemas.errors import Diverged
 from trainer.checkpointing import list_checkpoints, load_checkpoint, read_state, save_checkpoint
-from trainer.config import TrainConfig
+from trainer.config import StageSpec, TrainConfig
+from trainer.data.batch import Batch
 from trainer.data.buffers import Buffers
-from trainer.data.cache_shape import CacheShape
-from trainer.data.catalog import Catalog
-from trainer.data.clip_reader import ClipReader, audio_tokens_per_clip
-from trainer.data.formats import read_annotations
-from trainer.data.planning import Pack, of_rank
-from trainer.data.read_ahead import read_ahead
-from trainer.data.stage_data import Prepared, StageData, prepare, require_packs
-from trainer.data.video_view import needs_frame_times
+from trainer.data.clip_reader import ClipReader
+from trainer.data.read_ahead import ReadAhead, read_ahead
+from trainer.data.stage_data import Job, StageData, require_packs
+from trainer.distributed import Ranks
+from trainer.interrupting import Told
+from trainer.learner import Learner
 from trainer.metrics_log import MetricsLog
-from trainer.model.language import add_lora, load_language_model, load_tokenizer, make_renderer
-from trainer.model.video_lm import VideoLM
 from trainer.optimizing import make_optimizer, rate_factor, set_rates
-from trainer.preprocessing import Preprocessing
-from trainer.stepping import StepClock, Totals, add_gradients, move
+from trainer.preparing import prepare_stages
+from trainer.run_state import RunState, plan_of
+from trainer.sharding import average_gradients, begin_stage, is_sharded, set_last
+from trainer.stepping import StepClock, Totals, add_gradients, clip_gradients
+from trainer.tally import Tally
+
+Batches = ReadAhead[tuple[Job, Batch]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a run says after a step."""
+class StepReport:
+    """What is known after a step."""
 
     step: int
     """Of all stages together; the number of steps that are done."""
     num_steps: int
     stage: str
     loss: float
-    tokens_per_second: float
-    seconds_left: float
+    """Of all ranks together."""
+    num_tokens: int
+    """Of all ranks together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,256 +64,333 @@ class TrainResult:
     out: str
     step: int
     num_steps: int
-    loss: float
-    """Of the last step."""
+    loss: float | None
+    """Of the last step; None: there was none left to do."""
     seconds: float
     tokens: int
+    """That this run has learned from, since it was begun or resumed."""
     fingerprint: str
-    data: dict[str, Any]
-    """Stage -> report of its join."""
+    checkpoint: str | None
+    data: dict[str, Any] = field(default_factory=dict)
+    """Stage -> what became of its rows."""
+    signal: int = 0
+    """That ended it before its last step; 0: it came to its end."""
+
+    def to_mapping(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A stage and its place in the run."""
+
+    spec: StageSpec
+    data: StageData
+    first: int
+    """Steps of the stages before."""
+
+    @property
+    def stop(self) -> int:
+        return self.first + self.data.num_steps
 
 
 class TrainingRun:
-    """A run that is set up; `train()` does it."""
+    """A run that is set up; `train()` does it. All ranks make one and do the same."""
 
-    def __init__(self, config: TrainConfig, *, cache: FeatureCache, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        cache: FeatureCache,
+        ranks: Ranks | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Errors as of what it reads: annotations, the language model, the cache."""
         self.config = config
-        self.cache = cache
-        self.device = torch.device(device)
-        self.rank, self.world = 0, 1
-        require_packs(config, world=self.world)
-        self.shape = CacheShape.of(cache, streams=config.view.streams)
-        if config.model.audio is not None and self.shape.audio is None:
-            raise UsageError("model.audio: the cache has no sound")
-        self.frames_per_clip = config.view.frames_per_clip or self.shape.frames_per_clip
-        self.tokenizer = load_tokenizer(config.model.lm)
-        self.renderer = make_renderer(
-            self.tokenizer,
-            template=config.model.template,
-            time=config.model.time,
-            tokens_per_clip=config.model.connector.tokens_per_clip(self.frames_per_clip),
-            audio_tokens_per_clip=audio_tokens_per_clip(config.view, self.shape)
-            if config.model.audio
-            else 0,
-            time_base=config.view.time_base,
-            system=config.model.system,
-        )
-        self.preprocessing = Preprocessing.of(
-            config, cache=cache, template=self.renderer.template.name
-        )
-        self.model = self._make_model()
+        self.ranks = ranks or Ranks()
+        self.device = torch.device(self.ranks.device)
         self.out = Path(config.run.out)
+        require_packs(config, world=self.ranks.world)
+        self.learner = Learner.of(config, cache=cache)
+        self.prepared = prepare_stages(config, cache=cache, renderer=self.learner.renderer, say=say)
+        self.stages = self._make_stages(cache)
+        self.num_steps = self.stages[-1].stop
+        self.done = 0
+        self.model = self.learner.make_model(config, ranks=self.ranks)
+        self._trained: set[str] = set()
+        self._checkpoint: Path | None = None
 
-    def _make_model(self) -> VideoLM:
-        spec = self.config.model
-        torch.manual_seed(self.config.run.seed)
-        lm_trains = spec.lora is None and any("lm" in one.train for one in self.config.stages)
-        stored = torch.float32 if lm_trains else getattr(torch, spec.dtype)
-        language_model = load_language_model(spec.lm, dtype=stored)
-        if spec.lora is not None:
-            language_model = add_lora(language_model, spec.lora)
-        model = VideoLM(
-            spec,
-            language_model=language_model,
-            shape=self.shape,
-            frames_per_clip=self.frames_per_clip,
-        )
-        return model.to(self.device)
+    def resume(self) -> None:
+        """Go on from the newest checkpoint of the run's folder; where there is none, from the start.
 
-    def prepare(self) -> list[Prepared]:
-        """The items of every stage, joined and measured."""
-        config = self.config
-        annotations = {
-            data.label: read_annotations(data.path, format=data.format, label=data.label)
-            for data in config.data
-        }
-        catalog = Catalog.of(
-            self.cache,
-            with_frame_times=needs_frame_times(
-                config.view,
-                cache_fps=self.shape.fps,
-                frames_per_clip=self.shape.frames_per_clip,
-            ),
-        )
-        return [
-            prepare(
-                config,
-                stage=stage,
-                annotations=annotations,
-                catalog=catalog,
-                renderer=self.renderer,
-            )
-            for stage in config.stages
-        ]
+        ModelDamaged; UsageError and FingerprintMismatch as of `RunState.require_same`.
+        """
+        found = list_checkpoints(self.out)
+        if not found:
+            return
+        self._checkpoint = found[-1]
+        state = RunState.from_mapping(read_state(found[-1]), where=found[-1])
+        state.require_same(self._state(state.step, state.stage), where=found[-1])
+        self.done = state.step
 
     def train(
-        self, *, resume: bool = False, progress: Callable[[Told], None] = lambda _: None
+        self,
+        *,
+        show: Callable[[StepReport], None] = lambda _: None,
+        told: Told | None = None,
     ) -> TrainResult:
-        """Do all steps that are not done. Diverged; FingerprintMismatch: to resume another run."""
-        config, began = self.config, time.perf_counter()
-        prepared = self.prepare()
+        """Do all steps that are not done, or those until it is told to end. Diverged."""
+        began, told = time.perf_counter(), told or Told()
+        signal, num_tokens, loss = 0, 0, None
+        with self._open_log() as tally:
+            for stage in self.stages:
+                optimizer = self._begin(stage)
+                if self.done >= stage.stop:
+                    continue
+                with self._batches(stage) as batches:
+                    while self.done < stage.stop and not signal:
+                        report, signal = self._train_step(
+                            stage, batches, optimizer, tally=tally, told=told
+                        )
+                        loss, num_tokens = report.loss, num_tokens + report.num_tokens
+                        show(report)
+                        if signal or self._is_save_due(stage):
+                            self._save(stage, optimizer)
+                if signal:
+                    break
+        return TrainResult(
+            out=str(self.out),
+            step=self.done,
+            num_steps=self.num_steps,
+            loss=loss,
+            seconds=time.perf_counter() - began,
+            tokens=num_tokens,
+            fingerprint=self.learner.preprocessing.fingerprint(),
+            checkpoint=None if self._checkpoint is None else str(self._checkpoint),
+            data={stage.spec.name: stage.data.prepared.report for stage in self.stages},
+            signal=signal if self.done < self.num_steps else 0,
+        )
+
+    def _train_step(
+        self,
+        stage: Stage,
+        batches: Batches,
+        optimizer: torch.optim.Optimizer,
+        *,
+        tally: Tally,
+        told: Told,
+    ) -> tuple[StepReport, int]:
+        """One step; also the signal that one of the ranks was told to end by, or 0."""
+        spec, step = self.config.optim, self.done
+        factor = rate_factor(step - stage.first, num_steps=stage.data.num_steps, optim=spec)
+        set_rates(optimizer, factor=factor)
+        torch.manual_seed(_step_seed(self.config.run.seed, step, self.ranks.rank))
+        loss, job = self._add_gradients(batches, clock=tally.clock)
+        with tally.clock.timed("optimizer"):
+            if self.ranks.world > 1 and not self._is_sharded:
+                trained = (p for group in optimizer.param_groups for p in group["params"])
+                average_gradients(trained, ranks=self.ranks)
+            norm = clip_gradients(optimizer, norm=spec.clip)
+        # The only place where a GPU is waited for.
+        told_now = torch.tensor([told.number], dtype=torch.float64, device=self.device)
+        total, signals = self.ranks.sum_tensor(torch.cat([loss, told_now]))
+        size = float(norm)
+        if not math.isfinite(total) or not math.isfinite(size):
+            raise Diverged(
+                f"step {step + 1}: the loss is {total} and the norm of the gradients {size}",
+                hint="go on from the last checkpoint with lower rates: trainer resume"
+                f" {self.out} --set optim.warmup=...; or begin again with lower stages.lr",
+            )
+        with tally.clock.timed("optimizer"):
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.done += 1
+        tally.add_step(
+            self.done,
+            is_last=self.done == stage.stop or bool(signals),
+            num_tokens=job.num_tokens,
+            figures={"stage": stage.spec.name, "loss": total, "norm": size, "rate": factor},
+        )
+        report = StepReport(
+            step=self.done,
+            num_steps=self.num_steps,
+            stage=stage.spec.name,
+            loss=total,
+            num_tokens=job.num_tokens,
+        )
+        # Ranks are told the same, or at least one of them is.
+        return report, told.number or (15 if signals else 0)
+
+    def _add_gradients(self, batches: Batches, *, clock: StepClock) -> tuple[torch.Tensor, Job]:
+        """Those of this rank's packs of a step: its part of the loss (1,) float64, its last job."""
+        loss = torch.zeros(1, dtype=torch.float64, device=self.device)
+        while True:
+            with clock.timed("wait"):
+                result = next(batches)
+            with result as (job, batch), self._naming(job, batch):
+                totals = Totals(
+                    num_targets=job.num_targets,
+                    num_spans=job.num_spans,
+                    regression_weight=self.config.model.time.regression_weight,
+                )
+                with clock.timed("copy"):
+                    moved = batch.to(self.device)
+                copied = torch.cuda.Event() if self.device.type == "cuda" else None
+                if copied is not None:
+                    copied.record()  # type: ignore[no-untyped-call]
+                set_last(self.model, is_last=job.is_last)
+                loss += add_gradients(
+                    self.model,
+                    moved,
+                    totals=totals,
+                    world=self.ranks.world,
+                    clock=clock,
+                    autocast=self._autocast,
+                )
+                if copied is not None:  # before its memory is used again
+                    copied.synchronize()  # type: ignore[no-untyped-call]
+            if job.is_last:
+                return loss, job
+
+    @contextlib.contextmanager
+    def _naming(self, job: Job, batch: Batch) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            ids = ", ".join(batch.item_ids[:3]) + (", ..." if len(batch.item_ids) > 3 else "")
+            error.add_note(
+                f"rank {self.ranks.rank} of {self.ranks.world}, step {self.done + 1}, a pack of"
+                f" {len(batch.item_ids)} items ({ids}), {batch.num_tokens} tokens"
+            )
+            raise
+
+    def _batches(self, stage: Stage) -> Batches:
+        ranks, data = self.ranks, stage.data
+
+        def make(job: Job, buffers: Buffers) -> tuple[Job, Batch]:
+            return job, data.batch(job.pack, buffers)
+
+        first = max(0, self.done - stage.first)
+        readers = self.config.batch.readers
+        return read_ahead(
+            data.jobs(first=first, rank=ranks.rank, world=ranks.world),
+            make,
+            num_threads=readers,
+            depth=readers + 1,
+            pin_memory=self.device.type == "cuda",
+        )
+
+    def _begin(self, stage: Stage) -> torch.optim.Optimizer:
+        """The optimiser of a stage, and its parameters as a checkpoint left them."""
+        parts = self.model.parts()
+        optimizer = make_optimizer(parts, stage=stage.spec, optim=self.config.optim)
+        begin_stage(self.model)
+        self._trained |= _names_of(self.model, optimizer)
+        if self._checkpoint is not None and stage.first < self.done <= stage.stop:
+            load_checkpoint(
+                self._checkpoint,
+                model=self.model,
+                optimizer=optimizer if self.done < stage.stop else None,
+                trained=self._trained,
+                ranks=self.ranks,
+            )
+        return optimizer
+
+    def _is_save_due(self, stage: Stage) -> bool:
+        every = self.config.run.save_every
+        return self.done == stage.stop or (every > 0 and self.done % every == 0)
+
+    def _save(self, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
+        self._checkpoint = save_checkpoint(
+            self.out,
+            step=self.done,
+            model=self.model,
+            optimizer=optimizer,
+            trained=self._trained,
+            state=self._state(self.done, stage.spec.name).to_mapping(),
+            keep=self.config.run.keep,
+            ranks=self.ranks,
+        )
+
+    def _state(self, step: int, stage: str) -> RunState:
+        config, preprocessing = self.config, self.learner.preprocessing
+        sampling = self.learner.shape
+        names = [one.name for one in config.stages]
+        return RunState(
+            step=step,
+            stage=stage,
+            seed=config.run.seed,
+            plan={name: plan_of(one) for name, one in zip(names, self.prepared, strict=True)},
+            fingerprint=preprocessing.fingerprint(),
+            preprocessing=preprocessing.to_mapping(),
+            seen={
+                "policy": config.view.policy,
+                "frames_per_second": config.view.fps or sampling.fps,
+                "num_frames": config.view.num_frames,
+                "frames_per_clip": self.learner.frames_per_clip,
+                "tokens_per_clip": preprocessing.tokens_per_clip,
+                "compression": config.model.connector.compression,
+                "audio": None
+                if config.model.audio is None
+                else f"masked with p = {config.model.audio.mask_p}",
+            },
+            data={name: one.report for name, one in zip(names, self.prepared, strict=True)},
+            config=config.to_mapping(),
+            num_ranks=self.ranks.world,
+        )
+
+    def _make_stages(self, cache: FeatureCache) -> list[Stage]:
+        config, learner = self.config, self.learner
         reader = ClipReader(
-            self.cache,
-            shape=self.shape,
+            cache,
+            shape=learner.shape,
             view=config.view,
             with_audio=config.model.audio is not None,
         )
-        stages = [
-            StageData(
+        stages: list[Stage] = []
+        for index, spec in enumerate(config.stages):
+            data = StageData(
                 config,
-                one,
+                self.prepared[index],
                 stage_index=index,
-                renderer=self.renderer,
+                renderer=learner.renderer,
                 reader=reader,
-                frames_per_clip=self.frames_per_clip,
+                frames_per_clip=learner.frames_per_clip,
             )
-            for index, one in enumerate(prepared)
-        ]
-        num_steps = sum(stage.num_steps for stage in stages)
-        folder = self._checkpoint_to_resume() if resume else None
-        done = read_state(folder)["step"] if folder else 0
-        first, loss, tokens = 0, float("nan"), 0
-        trained: set[str] = set()
-        with MetricsLog(self.out, kinds=config.run.log, config=config.to_mapping()) as log:
-            for index, data in enumerate(stages):
-                stage = config.stages[index]
-                optimizer = make_optimizer(self.model.parts(), stage=stage, optim=config.optim)
-                trained |= {name for name, p in self.model.named_parameters() if p.requires_grad}
-                stop = first + data.num_steps
-                if folder is not None and first < done <= stop:
-                    load_checkpoint(folder, model=self.model, optimizer=optimizer, trained=trained)
-                start = max(first, done)
-                packs = [data.packs.step(step - first) for step in range(start, stop)]
-                batches = self._batches(data, packs)
-                for step, all_packs in zip(range(start, stop), packs, strict=True):
-                    clock = StepClock(self.device)
-                    begin = time.perf_counter()
-                    factor = rate_factor(step - first, num_steps=data.num_steps, optim=config.optim)
-                    set_rates(optimizer, factor=factor)
-                    torch.manual_seed(_step_seed(config.run.seed, step, self.rank))
-                    totals = Totals(
-                        num_targets=data.num_targets(all_packs),
-                        num_spans=data.num_spans(all_packs),
-                        world=self.world,
-                        regression_weight=config.model.time.regression_weight,
-                    )
-                    loss, step_tokens = 0.0, 0
-                    for _ in of_rank(all_packs, rank=self.rank, world=self.world):
-                        with clock.timed("wait"):
-                            held = next(batches)
-                        with held as batch:
-                            with clock.timed("copy"):
-                                moved = batch.to(self.device)
-                            step_tokens += moved.num_tokens
-                            loss += float(
-                                add_gradients(
-                                    self.model,
-                                    moved,
-                                    totals=totals,
-                                    clock=clock,
-                                    autocast=self._autocast,
-                                )
-                            )
-                    norm = move(
-                        optimizer, clip=config.optim.clip, loss=loss, step=step, clock=clock
-                    )
-                    tokens += step_tokens
-                    seconds = time.perf_counter() - begin
-                    log.log(
-                        step + 1,
-                        {
-                            "stage": stage.name,
-                            "loss": loss,
-                            "norm": norm,
-                            "rate": factor,
-                            "tokens": step_tokens,
-                            "seconds": seconds,
-                            **{f"{name}_seconds": value for name, value in clock.seconds.items()},
-                        },
-                    )
-                    progress(
-                        Told(
-                            step=step + 1,
-                            num_steps=num_steps,
-                            stage=stage.name,
-                            loss=loss,
-                            tokens_per_second=step_tokens / seconds,
-                            seconds_left=(num_steps - step - 1)
-                            * (time.perf_counter() - began)
-                            / (step + 1 - done),
-                        )
-                    )
-                    every = config.run.save_every
-                    if step + 1 == stop or (every and (step + 1) % every == 0):
-                        save_checkpoint(
-                            self.out,
-                            step=step + 1,
-                            model=self.model,
-                            optimizer=optimizer,
-                            trained=trained,
-                            state=self._state(step + 1, stage.name),
-                            keep=config.run.keep,
-                            is_first_rank=self.rank == 0,
-                        )
-                first = stop
-        return TrainResult(
-            out=str(self.out),
-            step=num_steps,
-            num_steps=num_steps,
-            loss=loss,
-            seconds=time.perf_counter() - began,
-            tokens=tokens,
-            fingerprint=self.preprocessing.fingerprint(),
-            data={
-                stage.name: one.report for stage, one in zip(config.stages, prepared, strict=True)
-            },
-        )
+            stages.append(Stage(spec=spec, data=data, first=stages[-1].stop if stages else 0))
+        return stages
+
+    @contextlib.contextmanager
+    def _open_log(self) -> Iterator[Tally]:
+        clock = StepClock(self.device)
+        if not self.ranks.is_first:
+            yield Tally(None, clock=clock, every=self.config.run.log_every)
+            return
+        with MetricsLog(
+            self.out,
+            kinds=self.config.run.log,
+            config=self.config.to_mapping(),
+            done=self.done,
+        ) as log:
+            yield Tally(log, clock=clock, every=self.config.run.log_every)
+
+    @property
+    def _is_sharded(self) -> bool:
+        return is_sharded(self.config.parallel, world=self.ranks.world)
 
     @property
     def _autocast(self) -> torch.dtype | None:
-        return torch.bfloat16 if self.config.model.dtype == "bfloat16" else None
+        """Of what is not sharded; FSDP computes in the dtype that it was told."""
+        is_bfloat16 = self.config.model.dtype == "bfloat16" and not self._is_sharded
+        return torch.bfloat16 if is_bfloat16 else None
 
-    def _batches(self, data: StageData, packs: list[list[Pack]]) -> Iterator[Any]:
-        jobs = (pack for step in packs for pack in of_rank(step, rank=self.rank, world=self.world))
 
-        def make(pack: Pack, buffers: Buffers) -> Any:
-            return data.batch(pack, buffers)
-
-        readers = self.config.batch.readers
-        return iter(read_ahead(jobs, make, num_threads=readers, depth=readers + 1))
-
-    def _state(self, step: int, stage: str) -> dict[str, Any]:
-        return {
-            "step": step,
-            "stage": stage,
-            "seed": self.config.run.seed,
-            "fingerprint": self.preprocessing.fingerprint(),
-            "preprocessing": self.preprocessing.to_mapping(),
-            "config": self.config.to_mapping(),
-        }
-
-    def _checkpoint_to_resume(self) -> Path:
-        found = list_checkpoints(self.out)
-        if not found:
-            raise UsageError(
-                f"{self.out} has no complete checkpoint", hint="start it with: trainer train"
-            )
-        state = read_state(found[-1])
-        fields = differing_fields(state["preprocessing"], self.preprocessing.to_mapping())
-        if fields:
-            raise FingerprintMismatch(
-                f"{found[-1]} was trained otherwise: {'; '.join(fields)}",
-                hint="resume it with the cache and settings that it was started with",
-            )
-        return found[-1]
+def _names_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> set[str]:
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return {name for name, parameter in model.named_parameters() if id(parameter) in trained}
 
 
 def _step_seed(seed: int, step: int, rank: int) -> int:
     digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
-
-
-def as_mapping(result: TrainResult) -> dict[str, Any]:
-    """JSON-ready."""
-    return dataclasses.asdict(result)

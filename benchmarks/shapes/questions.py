@@ -90,6 +90,11 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
     unfinished.replace(path)
 
 
+def read_rows(path: Path) -> list[Row]:
+    """The inverse of `write_rows`."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def texts_of(rows: Iterable[Row]) -> Iterator[str]:
     """Every text of the rows, for a tokenizer to learn from."""
     for row in rows:

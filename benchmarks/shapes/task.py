@@ -48,8 +48,21 @@ enabled = false
 [shards]
 max_seconds = 1600.0
 """
-RANDOM_ONLY = RECIPE.replace("motion]", "video]").replace("motion-energy", "random-video")
-"""The same without an encoder that carries motion."""
+_MOTION = """\
+[streams.motion]
+encoder = "motion-energy"
+
+"""
+_VIDEO = """\
+[streams.video]
+encoder = "random-video"
+
+"""
+OTHER_RECIPES = {
+    "image": RECIPE.replace(_MOTION, ""),
+    "random": RECIPE.replace(_MOTION, _VIDEO),
+}
+"""One encoder instead of two; and two of which none carries motion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +112,10 @@ class Task:
 def make_task(
     folder: Path, *, num_train: int, num_test: int, seed: int = 0, processes: int = 2
 ) -> Task:
-    """All of it; what is there already is kept. RuntimeError: it is another task's folder."""
+    """All of it; what is there already is kept.
+
+    RuntimeError: it is another task's folder. CalledProcessError: the pipeline failed.
+    """
     task = Task(folder=folder.absolute(), seed=seed, num_train=num_train, num_test=num_test)
     about = {"version": VERSION, "seed": seed, "num_train": num_train, "num_test": num_test}
     done, begun = task.folder / "task.json", task.folder / "begun.json"
@@ -125,16 +141,23 @@ def make_task(
             table.writerow([task.videos / f"{scene.video_id}.mp4", scene.video_id])
     _write_annotations(task, scenes)
     task.recipe.write_text(RECIPE)
-    make_cache(task, task.recipe, task.cache, workers=processes)
+    _run_pipeline(task, task.recipe, task.cache, processes)
     begun.rename(done)
     return task
 
 
-def make_cache(task: Task, recipe: Path, cache: Path, *, workers: int = 2) -> None:
-    """`pipeline run` on the task's videos. CalledProcessError: it failed."""
+def make_other_cache(task: Task, name: str, *, processes: int = 2) -> Path:
+    """The cache of one of OTHER_RECIPES, in the task's folder; what is there is kept."""
+    recipe, cache = task.folder / f"{name}.toml", task.folder / f"cache-{name}"
+    recipe.write_text(OTHER_RECIPES[name])
+    _run_pipeline(task, recipe, cache, processes)
+    return cache
+
+
+def _run_pipeline(task: Task, recipe: Path, cache: Path, processes: int) -> None:
     command = [sys.executable, "-m", "pipeline", "run", str(task.manifest), str(cache)]
-    command += ["--recipe", str(recipe), "--workers", str(workers), "--quiet"]
-    subprocess.run(command, cwd=ROOT, check=True)
+    command += ["--recipe", str(recipe), "--workers", str(processes), "--quiet"]
+    subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
 
 
 def _write_annotations(task: Task, scenes: dict[str, list[Scene]]) -> None:

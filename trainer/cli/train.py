@@ -2,70 +2,171 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pipeline.cli.show import common_options, print_json, set_verbosity
+from schemas.errors import UsageError
 from trainer.config import TrainConfig
+from trainer.run_folder import absolute, begin_run, has_checkpoints, read_run, with_absolute_paths
 
 if TYPE_CHECKING:
-    from trainer.training import Told
+    from trainer.training import TrainResult
 
 TRAIN_EPILOG = """\b
 Examples:
   trainer train cache/ --config train.toml
-  trainer train cache/ --config train.toml --out runs/b --set run.seed=1"""
+  trainer train cache/ --config smollm2 --data questions.jsonl
+  trainer train cache/ --config train.toml --out runs/b --set run.seed=1
+  torchrun --nproc-per-node 8 -m trainer train cache/ --config train.toml
+
+A run that is interrupted (Ctrl-C, SIGTERM) ends its step, saves, and can be resumed."""
+RESUME_EPILOG = """\b
+Examples:
+  trainer resume runs/a
+  trainer resume runs/a --cache /elsewhere/cache --set batch.readers=4
+  torchrun --nproc-per-node 2 -m trainer resume runs/a"""
 
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Change a field of the config."
 )
+device_option = click.option(
+    "--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, ..."
+)
 
 
 @click.command(epilog=TRAIN_EPILOG, no_args_is_help=True)
-@click.argument("cache")
-@click.option("--config", "config_path", required=True, help="A TOML file; docs/training.md.")
+@click.argument("cache", required=False)
+@click.option(
+    "--config",
+    "config_path",
+    required=True,
+    help="A TOML file, or the name of a shipped one; docs/training.md.",
+)
+@click.option(
+    "--data", multiple=True, metavar="FILE", help="Annotations, besides those of the config."
+)
 @click.option("--out", help="Where the run writes; instead of run.out.")
 @set_option
-@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, ...")
+@device_option
 @common_options
 def train(
     *,
-    cache: str,
+    cache: str | None,
     config_path: str,
+    data: tuple[str, ...],
     out: str | None,
     overrides: tuple[str, ...],
     device: str,
     as_json: bool,
     quiet: bool,
     loud: bool,
-) -> None:
-    """Train from CACHE, as a TOML file says."""
+) -> int:
+    """Train from CACHE, as a TOML file says; without CACHE from cache.path in it."""
     set_verbosity(quiet=quiet, loud=loud)
-    chosen = (*overrides, *([f"run.out={out}"] if out else []))
-    config = TrainConfig.load(config_path, overrides=chosen)
-    from encoders.devices import choose_device
-    from pipeline.cache import open_cache
-    from trainer.training import TrainingRun, as_mapping
-
-    with open_cache(cache) as opened:
-        run = TrainingRun(config, cache=opened, device=choose_device(device))
-        result = run.train(progress=lambda told: None if quiet else _say(told))
-    if as_json:
-        print_json(as_mapping(result))
-
-
-def _say(told: Told) -> None:
-    click.echo(
-        f"{told.step:,}/{told.num_steps:,} {told.stage}: loss {told.loss:.4f},"
-        f" {told.tokens_per_second:,.0f} tokens/s, {told.seconds_left:.0f} s left",
-        err=True,
+    config = with_absolute_paths(TrainConfig.load(config_path, overrides=overrides, data=data))
+    if out:
+        config = replace(config, run=replace(config.run, out=out))
+    path = cache or config.cache.path
+    if not path:
+        raise UsageError("no cache is named", hint="trainer train CACHE, or cache.path in the TOML")
+    folder = Path(config.run.out)
+    if has_checkpoints(folder):
+        raise UsageError(
+            f"{folder} has checkpoints of a run",
+            hint=f"go on with it: trainer resume {folder}; or choose another folder: --out FOLDER",
+        )
+    return _run(
+        config, cache=absolute(path), device=device, is_new=True, as_json=as_json, quiet=quiet
     )
 
 
-@click.command(no_args_is_help=True)
+@click.command(epilog=RESUME_EPILOG, no_args_is_help=True)
 @click.argument("run", type=click.Path(path_type=Path))
-def resume(*, run: Path) -> None:
-    """Go on with RUN from its last checkpoint."""
-    click.echo(str(run))
+@click.option("--cache", help="Where the cache is now, if it was moved.")
+@set_option
+@device_option
+@common_options
+def resume(
+    *,
+    run: Path,
+    cache: str | None,
+    overrides: tuple[str, ...],
+    device: str,
+    as_json: bool,
+    quiet: bool,
+    loud: bool,
+) -> int:
+    """Go on with RUN from its newest checkpoint, on any number of ranks."""
+    set_verbosity(quiet=quiet, loud=loud)
+    begun = read_run(run)
+    config = TrainConfig.from_mapping(begun.config, overrides=overrides)
+    config = replace(config, run=replace(config.run, out=str(run)))
+    return _run(
+        config,
+        cache=absolute(cache) if cache else begun.cache,
+        device=device,
+        is_new=False,
+        as_json=as_json,
+        quiet=quiet,
+    )
+
+
+def _run(
+    config: TrainConfig, *, cache: str, device: str, is_new: bool, as_json: bool, quiet: bool
+) -> int:
+    """Train: the exit code."""
+    from encoders.devices import choose_device
+    from pipeline.cache import open_cache
+    from trainer.cli.progress import open_display
+    from trainer.distributed import join_ranks
+    from trainer.interrupting import listening
+    from trainer.summary import summary_lines
+    from trainer.training import TrainingRun
+
+    with (
+        join_ranks(choose_device(device)) as ranks,
+        _saying_where(),
+        open_cache(cache) as opened,
+        open_display(quiet=quiet or not ranks.is_first) as display,
+    ):
+        run = TrainingRun(config, cache=opened, ranks=ranks, say=display.say)
+        if is_new and ranks.is_first:
+            begin_run(config, cache=cache)
+        if not is_new:
+            run.resume()
+        for line in summary_lines(run):
+            display.say(line)
+        with listening() as told:
+            result = run.train(show=display.show, told=told)
+        is_first = ranks.is_first
+    if is_first and as_json:
+        print_json(result.to_mapping())
+    if is_first and not quiet:
+        click.echo(_last_words(result), err=True)
+    return 128 + result.signal if result.signal else 0
+
+
+def _last_words(result: TrainResult) -> str:
+    if result.signal:
+        return (
+            f"Interrupted after step {result.step:,} of {result.num_steps:,}, which is saved:"
+            f" trainer resume {result.out}"
+        )
+    return f"{result.step:,} steps done: {result.checkpoint}"
+
+
+@contextlib.contextmanager
+def _saying_where() -> Iterator[None]:
+    # With several ranks the last line of a traceback does not say whose it is.
+    try:
+        yield
+    except BaseException as error:
+        for note in getattr(error, "__notes__", ()):
+            click.echo(f"{type(error).__name__} at {note}", err=True)
+        raise

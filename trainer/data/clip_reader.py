@@ -7,27 +7,25 @@ seen by their npy headers, which are read beside the frames.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pipeline.cache import FeatureCache
 from pipeline.extents import NOWHERE
 from pipeline.places import is_local
-from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER, encode_npy
+from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER
 from trainer.config import ViewSpec
 from trainer.data.buffers import Buffers, place_of
 from trainer.data.cache_shape import CacheShape
-from trainer.data.segments import Segments, read_segments
+from trainer.data.member_records import Member, MemberRecords
+from trainer.data.segments import Numbers, Segments, read_segments
 from trainer.data.video_view import frame_stride
 from trainer.data.visits import Visits
 
-Numbers = npt.NDArray[np.int64]
 Tensors = dict[str, Tensor]
 
 TIME_MEMBER = "time.npy"
@@ -59,23 +57,6 @@ class CachedClips:
     """(C, A) bool: False where there was nothing to hear."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Member:
-    """A member that is read of each sample."""
-
-    column: int
-    """Which of all that are read."""
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    header: bytes
-
-    @property
-    def num_bytes(self) -> int:
-        """Without the header."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
 class ClipReader:
     """Reads clips of a view; threads may share it, each with buffers of its own."""
 
@@ -85,19 +66,8 @@ class ClipReader:
         """`with_audio` only where the cache has sound."""
         self._cache, self._shape, self._extents = cache, shape, cache.extents
         self._near_bytes = NEAR_BYTES if is_local(cache.layout.root) else NEAR_REMOTE_BYTES
-        self._members: dict[str, _Member] = {}
-        self._add(TIME_MEMBER, shape.frames_per_clip, 2, dtype="float64")
-        for name, one in shape.streams.items():
-            self._add(f"{name}.npy", one.num_grids, one.height, one.width, one.dim, dtype=one.dtype)
-            if one.dtype == "int8":
-                self._add(f"{name}{SCALE_MEMBER}", one.dim, dtype="float32")
-        self._sounds_per_clip = 0
-        if with_audio:
-            assert shape.audio is not None
-            self._sounds_per_clip = samples_per_clip(view, shape)
-            windows, tokens = shape.audio.windows, shape.audio.tokens
-            self._add(AUDIO_MEMBER, windows, tokens, shape.audio.dim, dtype="float16")
-            self._add(AUDIO_MASK_MEMBER, windows, dtype="bool")
+        self._records = MemberRecords(_members(shape, with_audio=with_audio))
+        self._sounds_per_clip = samples_per_clip(view, shape) if with_audio else 0
 
     def read(self, rows_CF: Numbers, frames_CF: Numbers, *, into: Buffers) -> CachedClips:
         """The frames of clips, by their rows of the index and their place in the sample.
@@ -120,7 +90,13 @@ class ClipReader:
             shard = self._extents.shard_names[self._extents.shard_codes[row]]
             tar = self._cache.layout.tar(shard)
             raise self._cache.damaged(f"{tar} ends inside {self._key(row)}")
-        self._check_headers(visits, tensors)
+        wrong = self._records.wrong(tensors["records"].numpy())
+        if wrong is not None:
+            visit, member = wrong
+            raise self._cache.damaged(
+                f"{self._key(visits.rows[visit])}: member {member.name!r} is not an npy file of"
+                f" {member.shape} {member.dtype}, as the recipe says"
+            )
         self._spread(visits, frames_CF, tensors)
         has_audio = self._sounds_per_clip > 0
         return CachedClips(
@@ -136,91 +112,72 @@ class ClipReader:
             audio_mask=tensors["sound mask"].flatten(1) if has_audio else None,
         )
 
-    def _add(self, name: str, *shape: int, dtype: str) -> None:
-        (header, _) = encode_npy(np.empty(shape, dtype=dtype))
-        self._members[name] = _Member(
-            column=len(self._members),
-            name=name,
-            shape=shape,
-            dtype=getattr(torch, dtype),
-            header=bytes(header),
-        )
-
     def _wanted(self, visits: Visits) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """All that is read into: what becomes the clips', and what is looked at only."""
         C, F = visits.visit_CF.shape
-        members, wanted = self._members, {}
+        wanted: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         for name, one in self._shape.streams.items():
             T = F if self._is_by_frame(name) else one.num_grids
-            member = members[f"{name}.npy"]
-            wanted[member.name] = ((C, T, *member.shape[1:]), member.dtype)
+            grids = (C, T, one.height, one.width, one.dim)
+            wanted[f"{name}.npy"] = (grids, getattr(torch, one.dtype))
             if one.dtype == "int8":
                 wanted[f"scales of {name}"] = ((C, T, one.dim), torch.float32)
         wanted["frame mask"] = ((C, F), torch.bool)
         wanted["frame times"] = ((C, F, 2), torch.float64)
         if self._sounds_per_clip:
-            audio, S = members[AUDIO_MEMBER], self._sounds_per_clip
-            wanted[AUDIO_MEMBER] = ((C, S, *audio.shape), audio.dtype)
+            audio, S = self._records.members[AUDIO_MEMBER], self._sounds_per_clip
+            wanted[AUDIO_MEMBER] = ((C, S, *audio.shape), torch.float16)
             wanted["sound mask"] = ((C, S, *audio.shape[:2]), torch.bool)
-        for member in members.values():
-            wanted[f"header of {member.name}"] = ((len(visits), len(member.header)), torch.uint8)
-            if member.name not in wanted:
-                wanted[member.name] = ((len(visits), *member.shape), member.dtype)
+        wanted["records"] = ((len(visits), self._records.num_bytes), torch.uint8)
         wanted["spare"] = ((self._near_bytes,), torch.uint8)
         return wanted
 
     def _segments(self, visits: Visits, frames_CF: Numbers, tensors: Tensors) -> Iterator[Segments]:
-        offsets = self._offsets(visits)
-        all_visits = np.arange(len(visits))
-        for member in self._members.values():
-            begins, header, place = (
-                offsets[:, member.column],
-                len(member.header),
-                place_of(tensors[member.name]),
-            )
-            heads = place_of(tensors[f"header of {member.name}"])
-            yield _segments(all_visits, begins, header, heads + all_visits * header)
-            stream = member.name.removesuffix(".npy")
-            if stream in self._shape.streams:
-                visit_CT, frames_CT = self._grids(stream, visits, frames_CF)
-                there = visit_CT >= 0
-                (slots,), visit = np.nonzero(there.ravel()), visit_CT[there]
-                size = member.num_bytes // member.shape[0]
-                inside = begins[visit] + header + frames_CT[there] * size
-                yield _segments(visit, inside, size, place + slots * size)
+        begins_VM = self._offsets(visits)
+        yield self._records.segments(begins_VM, place=place_of(tensors["records"]))
+        for column, member in enumerate(self._records.members.values()):
+            if not member.is_large:
+                continue
+            begins = begins_VM[:, column] + len(member.header)
+            place = place_of(tensors[member.name])
+            if member.name == AUDIO_MEMBER:
+                slots = visits.clips * self._sounds_per_clip + visits.ordinals
+                visit, size = np.arange(len(visits)), member.data_bytes
             else:
-                slots = all_visits
-                if member.name == AUDIO_MEMBER:
-                    slots = visits.clips * self._sounds_per_clip + visits.ordinals
-                size = member.num_bytes
-                yield _segments(all_visits, begins + header, size, place + slots * size)
+                stream = member.name.removesuffix(".npy")
+                visit_CT, frames_CT = self._grids(stream, visits, frames_CF)
+                (slots,) = np.nonzero(visit_CT.ravel() >= 0)
+                visit, size = visit_CT.ravel()[slots], member.data_bytes // member.shape[0]
+                begins = begins[visit] + frames_CT.ravel()[slots] * size
+            sizes = np.full(len(slots), size, dtype=np.int64)
+            yield Segments(visit=visit, offset=begins, num_bytes=sizes, place=place + slots * size)
 
     def _spread(self, visits: Visits, frames_CF: Numbers, tensors: Tensors) -> None:
-        """From what was read of each sample to each frame; 0 where there is nothing."""
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        """From the record of each visit to each frame; 0 where there is nothing."""
+        records = tensors["records"].numpy()
         for stream, one in self._shape.streams.items():
             visit_CT, _ = self._grids(stream, visits, frames_CF)
             none = visit_CT < 0
             if none.any():
-                arrays[f"{stream}.npy"][none] = 0
+                tensors[f"{stream}.npy"].numpy()[none] = 0
             if one.dtype == "int8":
-                scales = arrays[f"scales of {stream}"]
+                scales = tensors[f"scales of {stream}"].numpy()
                 if len(visits):
-                    stored = arrays[f"{stream}{SCALE_MEMBER}"]
+                    stored = self._records.data(f"{stream}{SCALE_MEMBER}", records)
                     np.take(stored, visit_CT, axis=0, out=scales, mode="clip")
                 scales[none] = 0
         there = visits.visit_CF >= 0
-        arrays["frame mask"][:] = there
-        times, visit = arrays["frame times"], visits.visit_CF[there]
-        times[there] = arrays[TIME_MEMBER][visit, frames_CF[there]]
+        tensors["frame mask"].numpy()[:] = there
+        times, stored = tensors["frame times"].numpy(), self._records.data(TIME_MEMBER, records)
+        times[there] = stored[visits.visit_CF[there], frames_CF[there]]
         times[~there] = 0
         if self._sounds_per_clip:
-            mask, where = arrays["sound mask"], (visits.clips, visits.ordinals)
+            mask, where = tensors["sound mask"].numpy(), (visits.clips, visits.ordinals)
             none = np.ones(mask.shape[:2], dtype=np.bool_)
             none[where] = False
-            mask[where] = arrays[AUDIO_MASK_MEMBER][:, :, None]
+            mask[where] = self._records.data(AUDIO_MASK_MEMBER, records)[:, :, None]
             mask[none] = False
-            arrays[AUDIO_MEMBER][none] = 0
+            tensors[AUDIO_MEMBER].numpy()[none] = 0
 
     def _grids(self, stream: str, visits: Visits, frames_CF: Numbers) -> tuple[Numbers, Numbers]:
         """(visits, which grid of the member): (C, T) each, for each grid of a clip."""
@@ -238,9 +195,9 @@ class ClipReader:
 
     def _offsets(self, visits: Visits) -> Numbers:
         """(V, M): of the members in the tars."""
-        members = list(self._members.values())
-        offsets, sizes = self._extents.find(visits.rows, names=list(self._members))
-        expected = np.array([len(member.header) + member.num_bytes for member in members])
+        members = list(self._records.members.values())
+        offsets, sizes = self._extents.find(visits.rows, names=[one.name for one in members])
+        expected = np.array([member.num_bytes for member in members])
         wrong = np.argwhere((offsets == NOWHERE) | (sizes != expected))
         if len(wrong):
             visit, column = wrong[0]
@@ -252,21 +209,23 @@ class ClipReader:
             )
         return offsets
 
-    def _check_headers(self, visits: Visits, tensors: Tensors) -> None:
-        for member in self._members.values():
-            found = tensors[f"header of {member.name}"].numpy()
-            same = found == np.frombuffer(member.header, dtype=np.uint8)
-            if not same.all():
-                key = self._key(visits.rows[int(np.argmin(same.all(axis=1)))])
-                dtype = str(member.dtype).removeprefix("torch.")
-                raise self._cache.damaged(
-                    f"{key}: member {member.name!r} is not an npy file of"
-                    f" {member.shape} {dtype}, as the recipe says"
-                )
-
     def _key(self, row: int) -> str:
         key: str = self._cache.index.column("key")[int(row)].as_py()
         return key
+
+
+def _members(shape: CacheShape, *, with_audio: bool) -> Iterator[Member]:
+    yield Member.of(TIME_MEMBER, shape.frames_per_clip, 2, dtype="float64")
+    for name, one in shape.streams.items():
+        grids = (one.num_grids, one.height, one.width, one.dim)
+        yield Member.of(f"{name}.npy", *grids, dtype=one.dtype, is_large=True)
+        if one.dtype == "int8":
+            yield Member.of(f"{name}{SCALE_MEMBER}", one.dim, dtype="float32")
+    if with_audio:
+        assert shape.audio is not None
+        windows = (shape.audio.windows, shape.audio.tokens, shape.audio.dim)
+        yield Member.of(AUDIO_MEMBER, *windows, dtype="float16", is_large=True)
+        yield Member.of(AUDIO_MASK_MEMBER, shape.audio.windows, dtype="bool")
 
 
 def samples_per_clip(view: ViewSpec, shape: CacheShape) -> int:
@@ -287,8 +246,3 @@ def audio_tokens_per_clip(view: ViewSpec, shape: CacheShape) -> int:
     if shape.audio is None:
         return 0
     return samples_per_clip(view, shape) * shape.audio.windows * shape.audio.tokens
-
-
-def _segments(visit: Numbers, offset: Numbers, num_bytes: int, place: Numbers) -> Segments:
-    sizes = np.full(len(visit), num_bytes, dtype=np.int64)
-    return Segments(visit=visit, offset=offset, num_bytes=sizes, place=place)

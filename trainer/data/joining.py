@@ -253,17 +253,17 @@ def _refuse_lost(
     report: JoinReport, items: list[Item], catalog: Catalog, *, on_missing: Mapping[str, str]
 ) -> None:
     known = next(iter(catalog.uris), "") if len(catalog) else ""
-    example = f"the cache knows, for one, {known}; " if known else ""
+    hint = "other names can be given as ids: columns uri,id in the list of sources of pipeline run"
+    hint = f"the cache has {known} and {len(catalog) - 1} more; {hint}" if known else hint
     for label, one in report.labels.items():
         lost = [outcome for outcome in LOST if one.counts[outcome]]
         if lost and on_missing.get(label, "error") == "error":
             listed = "; ".join(one.sentence(outcome) for outcome in lost)
             raise AnnotationError(
                 f"{label}: of {one.rows} rows {listed}",
-                hint=f'{example}leave such rows out with on_missing = "skip"',
+                hint=f'{hint}; on_missing = "skip" leaves such rows out',
             )
     if not items:
         rows = sum(one.rows for one in report.labels.values())
-        raise AnnotationError(
-            f"none of {rows} rows is left to learn from: {'; '.join(report.lines())}", hint=example
-        )
+        lines = "; ".join(line.strip() for line in report.lines())
+        raise AnnotationError(f"of {rows} rows none is left to learn from: {lines}", hint=hint)

@@ -170,7 +170,7 @@ class PackStream:
             if self._num_epochs and self._epoch == self._num_epochs:
                 break
             passed = min(max(0, first - self._first_pack), len(self._packs))
-            self._packs = self._packs[passed:] + self._plan(self._epoch)
+            self._packs = self._packs[passed:] + self.epoch(self._epoch)
             self._first_pack += passed
             self._epoch += 1
         start = first - self._first_pack
@@ -179,10 +179,11 @@ class PackStream:
 
     def num_steps(self) -> int:
         """Steps of all epochs together; the last one may not be full."""
-        num_packs = sum(len(self._plan(epoch)) for epoch in range(self._num_epochs))
+        num_packs = sum(len(self.epoch(epoch)) for epoch in range(self._num_epochs))
         return -(-num_packs // self.packs_per_step)
 
-    def _plan(self, epoch: int) -> list[Pack]:
+    def epoch(self, epoch: int) -> list[Pack]:
+        """The packs of one epoch."""
         return plan_epoch(self._items, epoch=epoch, **self._options)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from trainer.data.clip_reader import ClipReader
 from trainer.data.fitting import fit_view
 from trainer.data.item import Item
 from trainer.data.joining import Joined, join
-from trainer.data.planning import Items, Pack, PackStream
+from trainer.data.planning import Items, Pack, PackStream, of_rank
 from trainer.data.rendering import Rendered, Renderer
 
 
@@ -35,6 +35,8 @@ class Prepared:
     planned: Items
     report: dict[str, Any]
     """As of `JoinReport.to_mapping`, with `too_long`."""
+    lines: tuple[str, ...]
+    """The same for people."""
 
 
 def prepare(
@@ -92,7 +94,25 @@ def prepare(
             weights=np.array([names[item.data] for item in kept], dtype=np.float64),
         ),
         report=joined.report.to_mapping() | {"too_long": len(too_long)},
+        lines=(
+            *joined.report.lines(),
+            *([f"  {len(too_long)} dropped, longer than a pack"] if too_long else []),
+        ),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A pack that one rank works on, and what its step has over all ranks."""
+
+    step: int
+    """Of the stage."""
+    pack: Pack
+    is_last: bool
+    """Of this rank's in the step."""
+    num_tokens: int
+    num_targets: int
+    num_spans: int
 
 
 class StageData:
@@ -127,13 +147,23 @@ class StageData:
         self._seed = config.run.seed
         self._mask_p = config.model.audio.mask_p if config.model.audio else 0.0
 
-    def num_targets(self, packs: Sequence[Pack]) -> int:
-        """Supervised tokens of some packs together."""
-        return sum(self.prepared.num_targets[item] for pack in packs for item in pack.items)
-
-    def num_spans(self, packs: Sequence[Pack]) -> int:
-        """Items of some packs that a time head learns from."""
-        return sum(self.prepared.num_spans[item] for pack in packs for item in pack.items)
+    def jobs(self, *, first: int, rank: int, world: int) -> Iterator[Job]:
+        """What one rank does from a step on, planned as it is asked for."""
+        prepared = self.prepared
+        lengths = prepared.planned.lengths
+        for step in range(first, self.num_steps):
+            packs = self.packs.step(step)
+            items = [item for pack in packs for item in pack.items]
+            mine = of_rank(packs, rank=rank, world=world)
+            for number, pack in enumerate(mine):
+                yield Job(
+                    step=step,
+                    pack=pack,
+                    is_last=number == len(mine) - 1,
+                    num_tokens=int(lengths[items].sum()),
+                    num_targets=sum(prepared.num_targets[item] for item in items),
+                    num_spans=sum(prepared.num_spans[item] for item in items),
+                )
 
     def batch(self, pack: Pack, buffers: Buffers) -> Batch:
         """One pack, whose features lie in `buffers`."""

@@ -34,23 +34,27 @@ class Visits:
 
     @classmethod
     def of(cls, rows_CF: Numbers, extents: Extents) -> Visits:
-        """For frames by the rows of their samples; -1: there is no frame."""
+        """For frames by the rows of their samples; -1: there is no frame.
+
+        A clip's frames of one sample stand together, as frames in order of time do.
+        """
         there = rows_CF >= 0
         clip_N, row_N = np.nonzero(there)[0], rows_CF[there]
-        _, first, visit_N = np.unique(
-            clip_N * len(extents.offsets) + row_N, return_index=True, return_inverse=True
-        )
-        clips, rows = clip_N[first], row_N[first]
-        ordinals = np.empty_like(clips)
-        in_time = np.argsort(first)  # clip by clip, and in each as its frames are
-        ordinals[in_time] = np.arange(len(clips)) - np.searchsorted(clips[in_time], clips[in_time])
+        begins = np.ones(len(row_N), dtype=np.bool_)
+        begins[1:] = (row_N[1:] != row_N[:-1]) | (clip_N[1:] != clip_N[:-1])
+        clips, rows = clip_N[begins], row_N[begins]
+        ordinals = np.arange(len(clips)) - np.searchsorted(clips, clips)
         order = np.lexsort((clips, extents.offsets[rows], extents.shard_codes[rows]))
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
-        rows, clips, ordinals = rows[order], clips[order], ordinals[order]
+        number = np.empty_like(order)
+        number[order] = np.arange(len(order))
         visit_CF = np.full(rows_CF.shape, NO_VISIT, dtype=np.int64)
-        visit_CF[there] = rank[visit_N]
+        visit_CF[there] = number[np.cumsum(begins) - 1]
         first_C = np.full(len(rows_CF), NO_VISIT, dtype=np.int64)
-        (firsts,) = np.nonzero(ordinals == 0)
-        first_C[clips[firsts]] = firsts
-        return cls(rows=rows, clips=clips, ordinals=ordinals, visit_CF=visit_CF, first_C=first_C)
+        first_C[clips[ordinals == 0]] = number[ordinals == 0]
+        return cls(
+            rows=rows[order],
+            clips=clips[order],
+            ordinals=ordinals[order],
+            visit_CF=visit_CF,
+            first_C=first_C,
+        )

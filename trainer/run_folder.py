@@ -1,0 +1,76 @@
+"""RunFolder: where a run writes, and what was begun there.
+
+RUN/run.json        the config and the cache's path, written when it begins
+RUN/metrics.jsonl   figures by step
+RUN/step-.../       checkpoints
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import ModelDamaged, StorageError, UsageError
+from trainer.config import TrainConfig
+
+RUN = "run.json"
+COMPLETE = "COMPLETE"
+"""The last file of a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunRun:
+    """What a run was begun with."""
+
+    cache: str
+    config: dict[str, Any]
+    """As of `TrainConfig.to_mapping`."""
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """Whether a run has got so far there."""
+    return any(folder.glob(f"step-*/{COMPLETE}"))
+
+
+def begin_run(config: TrainConfig, *, cache: str) -> None:
+    """Make the folder of a run and write run.json. StorageError: it cannot be written."""
+    folder = Path(config.run.out)
+    begun = {"cache": cache, "config": config.to_mapping()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writing = folder / f"{RUN}.writing"
+        writing.write_text(json.dumps(begun, indent=1) + "\n", encoding="utf-8")
+        writing.replace(folder / RUN)
+    except OSError as error:
+        raise StorageError(f"{folder}: cannot be written: {error.strerror}") from error
+
+
+def read_run(folder: Path) -> BegunRun:
+    """What was begun in a folder. UsageError: nothing was. ModelDamaged: run.json is no such."""
+    path = folder / RUN
+    if not path.is_file():
+        raise UsageError(
+            f"{folder} is not the folder of a run: it has no {RUN}",
+            hint="begin one with: trainer train CACHE --config T.toml --out FOLDER",
+        )
+    try:
+        return BegunRun(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ModelDamaged(f"{path}: cannot be read: {error}") from error
+
+
+def with_absolute_paths(config: TrainConfig) -> TrainConfig:
+    """The config with its files named so that they are found from any folder."""
+    lm = config.model.lm
+    return replace(
+        config,
+        data=tuple(replace(one, path=absolute(one.path)) for one in config.data),
+        model=replace(config.model, lm=absolute(lm) if Path(lm).exists() else lm),
+    )
+
+
+def absolute(path: str) -> str:
+    """A local path from the root on; an address of a store as it is."""
+    return path if "://" in path else str(Path(path).absolute())

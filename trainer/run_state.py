@@ -1,0 +1,103 @@
+"""RunState: what a checkpoint says of its run, and whether another run may go on from it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.errors import FingerprintMismatch, ModelDamaged, UsageError
+from schemas.recipe import differing_fields
+from trainer.data.stage_data import Prepared
+
+FREE = re.compile(
+    r"run\.(?!seed:)|batch\.readers:|parallel\.|optim\.|cache\.path:"
+    r"|stages\[\w+\]\.lr\.|data\[\w+\]\.(path|name):"
+)
+"""Fields of the config that may change in the middle of a run: none of them says what a step is
+made of, but rates, which one may have to lower."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """state.json."""
+
+    step: int
+    """Steps that are done, of all stages together."""
+    stage: str
+    """Of the last of them."""
+    seed: int
+    plan: dict[str, Any]
+    """Stage -> what its order of items follows from; see `plan_of`."""
+    fingerprint: str
+    """Of the preprocessing."""
+    preprocessing: dict[str, Any]
+    seen: dict[str, Any]
+    """What the model sees of a video: frames a second, compression, sound."""
+    data: dict[str, Any]
+    """Stage -> what became of its rows."""
+    config: dict[str, Any]
+    num_ranks: int
+
+    def to_mapping(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any], *, where: Path) -> RunState:
+        """The inverse of `to_mapping`. ModelDamaged: not such a mapping."""
+        try:
+            return cls(**mapping)
+        except TypeError as error:
+            raise ModelDamaged(f"{where}: its state cannot be read: {error}") from error
+
+    def require_same(self, now: RunState, *, where: Path) -> None:
+        """That a run as it would be `now` is the one that was saved.
+
+        FingerprintMismatch: preprocessing or data are others. UsageError: a field of the config is,
+        that may not change. Both name what differs.
+        """
+        fields = differing_fields(self.config, now.config)
+        fields = [field for field in fields if not FREE.match(field)]
+        if fields:
+            raise UsageError(
+                f"{where} was trained with another config: {'; '.join(fields)}",
+                hint="of a run that goes on only run (not seed), batch.readers, parallel, optim"
+                " and rates may change: begin another run for the rest",
+            )
+        fields = differing_fields(self.preprocessing, now.preprocessing)
+        if fields:
+            raise FingerprintMismatch(
+                f"{where} was trained otherwise: {'; '.join(fields)}",
+                hint="go on with the cache that it was begun with",
+            )
+        fields = differing_fields(self.plan, now.plan)
+        if fields:
+            raise FingerprintMismatch(
+                f"{where} was trained on other data: {'; '.join(fields)}",
+                hint="go on with the annotations and the cache that it was begun with",
+            )
+
+
+def plan_of(prepared: Prepared) -> dict[str, Any]:
+    """What the order of a stage's items follows from: their number, and hashes by what they are."""
+    planned = prepared.planned
+    ids = hashlib.sha256("\n".join(item.id for item in prepared.items).encode())
+    return {
+        "num_items": len(prepared.items),
+        "ids": ids.hexdigest()[:16],
+        "lengths": _hash(planned.lengths),
+        "shards": _hash(planned.shards),
+        "weights": _hash(planned.weights),
+        "num_targets": _hash(np.array(prepared.num_targets, dtype=np.int64)),
+    }
+
+
+def _hash(values: npt.NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:16]
