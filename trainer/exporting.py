@@ -207,7 +207,8 @@ def _save_language_model(
     elif has_adapter:
         for one in language_model.peft_config.values():
             one.base_model_name_or_path = base
-        language_model.save_pretrained(folder / ADAPTER)
+        # "auto" would ask the hub whether the base has other embeddings; none are trained.
+        language_model.save_pretrained(folder / ADAPTER, save_embedding_layers=False)
         if not copy_lm:
             return f"{ADAPTER}/ of {base}"
         language_model = language_model.unload()

@@ -123,7 +123,8 @@ def wilson(num_right: int, num_asked: int, *, z: float = Z_95) -> tuple[float, f
     spread = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     below, above = (middle - spread, middle + spread)
     scale = 1 + z * z / n
-    return max(0.0, below / scale), min(1.0, above / scale)
+    # By rounding p itself could be left out where it is 0 or 1.
+    return min(p, max(0.0, below / scale)), max(p, min(1.0, above / scale))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,8 @@ def add_lora(model: Any, spec: LoraSpec) -> Any:
         task_type="CAUSAL_LM",
     )
     try:
-        return get_peft_model(model, config)
+        with _peft_of_before():
+            return get_peft_model(model, config)
     except ValueError as error:
         raise UsageError(f"model.lora.targets = {spec.targets!r}: {error}") from error
 
@@ -101,7 +103,16 @@ def with_adapter(model: Any, folder: Path) -> Any:
     """The model with the adapters of a folder of peft. OSError, ValueError, ...: not one."""
     with without_torchvision():
         from peft import PeftModel
-    return PeftModel.from_pretrained(model, str(folder), local_files_only=True)
+    with _peft_of_before():
+        return PeftModel.from_pretrained(model, str(folder), local_files_only=True)
+
+
+@contextlib.contextmanager
+def _peft_of_before() -> Iterator[None]:
+    # It uses a name of transformers that has a new one.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        yield
 
 
 def make_renderer(

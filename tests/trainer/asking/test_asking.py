@@ -189,7 +189,7 @@ def test_a_conversation_beyond_a_row_is_shown_fewer_clips(
 def test_clips_that_are_left_out_are_not_told(
     cache: FeatureCache, train: Any, videos: list[Path]
 ) -> None:
-    from tests.trainer.asking.conftest import FROZEN
+    from tests.trainer.asking.asked_runs import FROZEN
     from trainer.exporting import export_run
 
     run = train(FROZEN, model={"reduce": {"kind": "prune", "keep": 0.34}})
