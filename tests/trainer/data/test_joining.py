@@ -49,11 +49,11 @@ def note(video="long", *, id="q", answer="A.", parts=(VIDEO,), **fields) -> Anno
     return Annotation(id=id, video=video, messages=messages, **fields)
 
 
-def meet(*rows, catalog=CATALOG, max_clips=0, on_missing="skip", **view):
+def meet(*rows, catalog=CATALOG, max_clips=0, max_clips_of_view=0, on_missing="skip", **view):
     return join(
         {"d": rows},
         catalog,
-        view=ViewSpec(**view),
+        view=ViewSpec(max_clips=max_clips_of_view, **view),
         max_clips=max_clips,
         on_missing={"d": on_missing},
     )
@@ -104,6 +104,9 @@ class TestItems:
         assert item.view.rows[:, 0].tolist() == [0, 4, 5]
         [item] = meet(note(parts=parts), max_clips=2).items
         assert len(item.view) == 2
+        # A limit of the view, too, counts what is shown and not the whole video.
+        [item] = meet(note(parts=parts), max_clips_of_view=2).items
+        assert set(item.view.rows[:, 0].tolist()) <= {0, 4, 5}
         [item] = meet(note(parts=(VideoPart(), *parts))).items
         assert len(item.view) == 10
         assert outcome(note(parts=(VideoPart(span=(50.0, 60.0)),))) == "outside"
