@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,12 +94,12 @@ def test_what_comes_back_is_the_checkpoint(whole_run: Path, model: AskableModel)
     import torch.distributed.checkpoint as dcp
 
     own = own_tensors(model.lm)
-    stored = {name: torch.zeros_like(one) for name, one in own.items()}
-    dcp.load(
-        {"model": stored}, checkpoint_id=checkpoint_folder(whole_run, step=4) / "dcp", no_dist=True
-    )
+    stored = {f"model.{name}": torch.zeros_like(one) for name, one in own.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(stored, checkpoint_id=checkpoint_folder(whole_run, step=4) / "dcp", no_dist=True)
     for name, tensor in own.items():
-        assert torch.equal(tensor, stored[name]), name
+        assert torch.equal(tensor, stored[f"model.{name}"]), name
 
 
 def test_another_step_is_another_model(
@@ -114,6 +115,7 @@ def test_another_step_is_another_model(
         export_run(whole_run, out=tmp_path / "never", step=3)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")
 def test_adapters_are_a_folder_of_peft(lora_run: Path, cache: FeatureCache, tmp_path: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -258,9 +260,29 @@ def test_a_run_that_cannot_be_exported(whole_run: Path, model_path: Path, tmp_pa
     shutil.copytree(list_checkpoints(whole_run)[-1], run / "step-00000004")
     for path in (run / "step-00000004" / "dcp").glob("*.distcp"):
         path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ModelDamaged, match="cannot be loaded"):
+    with pytest.raises(ModelDamaged, match="is damaged"):
         export_run(run)
     assert not (run / "model").exists()
-    (run / "step-00000004" / "state.json").write_text('{"stage": "x", "config": {}}')
+    state = run / "step-00000004" / "state.json"
+    state.write_text('{"stage": "x", "config": {}}')
+    (run / "step-00000004" / "COMPLETE").write_text("{}")
     with pytest.raises(ModelDamaged, match="its state cannot be read"):
         export_run(run)
+
+
+def test_a_run_from_a_model_goes_on_from_it(
+    train: Callable[..., Path], model_path: Path, model: AskableModel, tmp_path: Path
+) -> None:
+    audio = {"audio": {}, "time": {"regression_weight": 0.1}}
+    run = train(FROZEN, model=audio | {"init": str(model_path)})
+    export_run(run, out=tmp_path / "on")
+    went_on = open_model(tmp_path / "on")
+    assert went_on.config.base == str((model_path / "lm").resolve())
+    assert torch.equal(logits(went_on.lm.lm), logits(model.lm.lm))
+    only_lm = {"train": ["lm"], "lr": {"lm": 1e-3}, "steps": 2}
+    export_run(train(only_lm, model=audio | {"init": str(model_path)}), out=tmp_path / "lm")
+    kept = open_model(tmp_path / "lm")
+    assert kept.config.trained == ("lm",)
+    assert not torch.equal(logits(kept.lm.lm), logits(model.lm.lm))
+    for name, tensor in own_tensors(model.lm).items():
+        assert torch.equal(own_tensors(kept.lm)[name], tensor), name
