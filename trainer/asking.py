@@ -145,9 +145,9 @@ class Prefix:
         ids = rendered.ids_L.tolist()
         limit = min(len(self.ids), len(ids) - 1)
         count = next((i for i in range(limit) if self.ids[i] != ids[i]), limit)
-        # A sliding window has forgotten what going back would need.
-        goes_back = count < len(self.ids) and any(self.memory.is_sliding)
-        return 0 if goes_back or count < self.stop else count
+        if count < self.stop or (count < len(self.ids) and not _goes_back(self.memory)):
+            return 0
+        return count
 
 
 def answer(
@@ -169,7 +169,7 @@ def answer(
     rendered, view = _render(model, messages, watched)
     count = prefix.common(rendered, view)
     if count:
-        prefix.memory.crop(count - prefix.num_left_out)
+        prefix.memory.crop(count - len(prefix.ids))
         embeds_LH = model.lm.embed_text(rendered.ids_L[count:].tolist())
     else:
         embeds_LH = _begin(model, rendered, view, watched, prefix)
@@ -244,6 +244,11 @@ def _same(one: VideoView | None, other: VideoView | None) -> bool:
     if one is None or other is None:
         return one is other
     return np.array_equal(one.rows, other.rows) and np.array_equal(one.frames, other.frames)
+
+
+def _goes_back(memory: Any) -> bool:
+    # A sliding window has forgotten what was before, and a state cannot be taken apart.
+    return not any(memory.is_sliding) and all(layer.is_croppable for layer in memory.layers)
 
 
 def _to_seconds(span_2: Tensor | None, view: VideoView | None) -> Span | None:

@@ -15,7 +15,8 @@ import torch
 from schemas.errors import ModelDamaged, ReelcacheError, UsageError
 from trainer.chat_template import chat_template_of
 from trainer.checkpointing import list_checkpoints, load_checkpoint, read_state
-from trainer.config import PARTS, TrainConfig
+from trainer.config import PARTS, ModelSpec, TrainConfig
+from trainer.distributed import Ranks
 from trainer.model.language import add_lora, load_language_model, load_tokenizer
 from trainer.model.video_lm import VideoLM
 from trainer.model_folder import (
@@ -27,6 +28,7 @@ from trainer.model_folder import (
     describe_files,
     digest_of,
     eos_ids_of,
+    load_own,
     open_model,
     own_tensors,
     renderer_of,
@@ -75,6 +77,7 @@ def export_run(
     config, preprocessing = _read_settings(state, checkpoint)
     parts = _trained_parts(config, stage=state["stage"])
     model, base_digest = _load(checkpoint, config, preprocessing, parts=parts)
+    base = _begun_from(config.model)
     tokenizer = load_tokenizer(config.model.lm)
     renderer = renderer_of(preprocessing, tokenizer)
     tokenizer.chat_template = chat_template_of(renderer.template, system=renderer.system)
@@ -82,7 +85,6 @@ def export_run(
     writing = out.with_name(f"{out.name}.writing")
     shutil.rmtree(writing, ignore_errors=True)
     writing.mkdir(parents=True)
-    base = _as_base(config.model.lm)
     own = {name: one.contiguous() for name, one in own_tensors(model).items()}
     _save_own(own, writing / CONNECTOR)
     told = _save_language_model(
@@ -163,7 +165,7 @@ def _load(
     """The model of a checkpoint, and the digest of the language model before it was trained."""
     spec = config.model
     language_model = load_language_model(
-        spec.lm,
+        _begun_from(spec),
         dtype=torch.float32 if "lm" in parts and not spec.lora else getattr(torch, spec.dtype),
     )
     digest = digest_of(language_model)
@@ -175,10 +177,12 @@ def _load(
         shape=preprocessing.shape,
         frames_per_clip=preprocessing.frames_per_clip,
     )
+    if spec.init:
+        load_own(model, Path(spec.init) / CONNECTOR)
     by_part = model.parts()
     wanted = {id(parameter) for part in parts for parameter in by_part[part]}
     trained = {name for name, one in model.named_parameters() if id(one) in wanted}
-    load_checkpoint(checkpoint, model=model, optimizer=None, trained=trained)
+    load_checkpoint(checkpoint, model=model, optimizer=None, trained=trained, ranks=Ranks())
     return model, digest
 
 
@@ -207,7 +211,8 @@ def _save_language_model(
     elif has_adapter:
         for one in language_model.peft_config.values():
             one.base_model_name_or_path = base
-        language_model.save_pretrained(folder / ADAPTER)
+        # "auto" would ask the hub whether the base has other embeddings; none are trained.
+        language_model.save_pretrained(folder / ADAPTER, save_embedding_layers=False)
         if not copy_lm:
             return f"{ADAPTER}/ of {base}"
         language_model = language_model.unload()
@@ -217,7 +222,10 @@ def _save_language_model(
     return f"{LM}/ and {ADAPTER}/" if has_adapter else f"{LM}/"
 
 
-def _as_base(where: str) -> str:
+def _begun_from(spec: ModelSpec) -> str:
+    """Where the language model was before the run."""
+    copy = Path(spec.init) / LM
+    where = str(copy) if spec.init and copy.is_dir() else spec.lm
     return str(Path(where).resolve()) if Path(where).exists() else where
 
 

@@ -7,28 +7,25 @@ seen by their npy headers, which are read beside the frames.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pipeline.cache import FeatureCache
 from pipeline.extents import NOWHERE
 from pipeline.places import is_local
-from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER, encode_npy
+from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER
 from trainer.config import ViewSpec
-from trainer.data.buffers import Buffers, aligned, place_of
+from trainer.data.buffers import Buffers, place_of
 from trainer.data.cache_shape import CacheShape
-from trainer.data.segments import Segments, read_segments
+from trainer.data.member_records import Member, MemberRecords
+from trainer.data.segments import Numbers, Segments, read_segments
 from trainer.data.video_view import frame_stride
 from trainer.data.visits import Visits
 
-Numbers = npt.NDArray[np.int64]
 Tensors = dict[str, Tensor]
 
 TIME_MEMBER = "time.npy"
@@ -60,29 +57,6 @@ class CachedClips:
     """(C, A) bool: False where there was nothing to hear."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Member:
-    """A member that is read of each sample."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    header: bytes
-    is_large: bool
-    """Its data go to their places in the batch; else into the visit's record, to be spread."""
-    start: int
-    """Of its header in the record; the data of a small one follow it."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Without the header."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    @property
-    def bytes_in_record(self) -> int:
-        return len(self.header) + (0 if self.is_large else self.num_bytes)
-
-
 class ClipReader:
     """Reads clips of a view; threads may share it, each with buffers of its own."""
 
@@ -92,26 +66,8 @@ class ClipReader:
         """`with_audio` only where the cache has sound."""
         self._cache, self._shape, self._extents = cache, shape, cache.extents
         self._near_bytes = NEAR_BYTES if is_local(cache.layout.root) else NEAR_REMOTE_BYTES
-        self._members: dict[str, _Member] = {}
-        self._record_bytes = 0
-        self._add(TIME_MEMBER, shape.frames_per_clip, 2, dtype="float64")
-        for name, one in shape.streams.items():
-            grids = (one.num_grids, one.height, one.width, one.dim)
-            self._add(f"{name}.npy", *grids, dtype=one.dtype, is_large=True)
-            if one.dtype == "int8":
-                self._add(f"{name}{SCALE_MEMBER}", one.dim, dtype="float32")
-        self._sounds_per_clip = 0
-        if with_audio:
-            assert shape.audio is not None
-            self._sounds_per_clip = samples_per_clip(view, shape)
-            windows = (shape.audio.windows, shape.audio.tokens, shape.audio.dim)
-            self._add(AUDIO_MEMBER, *windows, dtype="float16", is_large=True)
-            self._add(AUDIO_MASK_MEMBER, shape.audio.windows, dtype="bool")
-        members = self._members.values()
-        self._header_places = np.concatenate(
-            [member.start + np.arange(len(member.header)) for member in members]
-        )
-        self._headers = np.frombuffer(b"".join(member.header for member in members), dtype=np.uint8)
+        self._records = MemberRecords(_members(shape, with_audio=with_audio))
+        self._sounds_per_clip = samples_per_clip(view, shape) if with_audio else 0
 
     def read(self, rows_CF: Numbers, frames_CF: Numbers, *, into: Buffers) -> CachedClips:
         """The frames of clips, by their rows of the index and their place in the sample.
@@ -134,7 +90,13 @@ class ClipReader:
             shard = self._extents.shard_names[self._extents.shard_codes[row]]
             tar = self._cache.layout.tar(shard)
             raise self._cache.damaged(f"{tar} ends inside {self._key(row)}")
-        self._check_headers(visits, tensors["records"].numpy())
+        wrong = self._records.wrong(tensors["records"].numpy())
+        if wrong is not None:
+            visit, member = wrong
+            raise self._cache.damaged(
+                f"{self._key(visits.rows[visit])}: member {member.name!r} is not an npy file of"
+                f" {member.shape} {member.dtype}, as the recipe says"
+            )
         self._spread(visits, frames_CF, tensors)
         has_audio = self._sounds_per_clip > 0
         return CachedClips(
@@ -150,67 +112,42 @@ class ClipReader:
             audio_mask=tensors["sound mask"].flatten(1) if has_audio else None,
         )
 
-    def _add(self, name: str, *shape: int, dtype: str, is_large: bool = False) -> None:
-        (header, _) = encode_npy(np.empty(shape, dtype=dtype))
-        member = _Member(
-            name=name,
-            shape=shape,
-            dtype=getattr(torch, dtype),
-            header=bytes(header),
-            is_large=is_large,
-            start=self._record_bytes,
-        )
-        self._members[name] = member
-        self._record_bytes += aligned(member.bytes_in_record)
-
     def _wanted(self, visits: Visits) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """All that is read into: what becomes the clips', and what is looked at only."""
         C, F = visits.visit_CF.shape
-        wanted = {}
+        wanted: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         for name, one in self._shape.streams.items():
-            T, member = (
-                F if self._is_by_frame(name) else one.num_grids,
-                self._members[f"{name}.npy"],
-            )
-            wanted[member.name] = ((C, T, *member.shape[1:]), member.dtype)
+            T = F if self._is_by_frame(name) else one.num_grids
+            grids = (C, T, one.height, one.width, one.dim)
+            wanted[f"{name}.npy"] = (grids, getattr(torch, one.dtype))
             if one.dtype == "int8":
                 wanted[f"scales of {name}"] = ((C, T, one.dim), torch.float32)
         wanted["frame mask"] = ((C, F), torch.bool)
         wanted["frame times"] = ((C, F, 2), torch.float64)
         if self._sounds_per_clip:
-            audio, S = self._members[AUDIO_MEMBER], self._sounds_per_clip
-            wanted[AUDIO_MEMBER] = ((C, S, *audio.shape), audio.dtype)
+            audio, S = self._records.members[AUDIO_MEMBER], self._sounds_per_clip
+            wanted[AUDIO_MEMBER] = ((C, S, *audio.shape), torch.float16)
             wanted["sound mask"] = ((C, S, *audio.shape[:2]), torch.bool)
-        wanted["records"] = ((len(visits), self._record_bytes), torch.uint8)
+        wanted["records"] = ((len(visits), self._records.num_bytes), torch.uint8)
         wanted["spare"] = ((self._near_bytes,), torch.uint8)
         return wanted
 
     def _segments(self, visits: Visits, frames_CF: Numbers, tensors: Tensors) -> Iterator[Segments]:
-        begins_VM, members = self._offsets(visits), list(self._members.values())
-        V, M = begins_VM.shape
-        starts = np.array([member.start for member in members])
-        records = place_of(tensors["records"]) + np.arange(V) * self._record_bytes
-        yield Segments(
-            visit=np.repeat(np.arange(V), M),
-            offset=begins_VM.ravel(),
-            num_bytes=np.tile([member.bytes_in_record for member in members], V),
-            place=(records[:, None] + starts).ravel(),
-        )
-        for column, member in enumerate(members):
+        begins_VM = self._offsets(visits)
+        yield self._records.segments(begins_VM, place=place_of(tensors["records"]))
+        for column, member in enumerate(self._records.members.values()):
             if not member.is_large:
                 continue
-            begins, place = (
-                begins_VM[:, column] + len(member.header),
-                place_of(tensors[member.name]),
-            )
+            begins = begins_VM[:, column] + len(member.header)
+            place = place_of(tensors[member.name])
             if member.name == AUDIO_MEMBER:
                 slots = visits.clips * self._sounds_per_clip + visits.ordinals
-                visit, size = np.arange(V), member.num_bytes
+                visit, size = np.arange(len(visits)), member.data_bytes
             else:
                 stream = member.name.removesuffix(".npy")
                 visit_CT, frames_CT = self._grids(stream, visits, frames_CF)
                 (slots,) = np.nonzero(visit_CT.ravel() >= 0)
-                visit, size = visit_CT.ravel()[slots], member.num_bytes // member.shape[0]
+                visit, size = visit_CT.ravel()[slots], member.data_bytes // member.shape[0]
                 begins = begins[visit] + frames_CT.ravel()[slots] * size
             sizes = np.full(len(slots), size, dtype=np.int64)
             yield Segments(visit=visit, offset=begins, num_bytes=sizes, place=place + slots * size)
@@ -226,29 +163,21 @@ class ClipReader:
             if one.dtype == "int8":
                 scales = tensors[f"scales of {stream}"].numpy()
                 if len(visits):
-                    stored = self._stored(f"{stream}{SCALE_MEMBER}", records)
+                    stored = self._records.data(f"{stream}{SCALE_MEMBER}", records)
                     np.take(stored, visit_CT, axis=0, out=scales, mode="clip")
                 scales[none] = 0
         there = visits.visit_CF >= 0
         tensors["frame mask"].numpy()[:] = there
-        times, stored = tensors["frame times"].numpy(), self._stored(TIME_MEMBER, records)
+        times, stored = tensors["frame times"].numpy(), self._records.data(TIME_MEMBER, records)
         times[there] = stored[visits.visit_CF[there], frames_CF[there]]
         times[~there] = 0
         if self._sounds_per_clip:
             mask, where = tensors["sound mask"].numpy(), (visits.clips, visits.ordinals)
             none = np.ones(mask.shape[:2], dtype=np.bool_)
             none[where] = False
-            mask[where] = self._stored(AUDIO_MASK_MEMBER, records)[:, :, None]
+            mask[where] = self._records.data(AUDIO_MASK_MEMBER, records)[:, :, None]
             mask[none] = False
             tensors[AUDIO_MEMBER].numpy()[none] = 0
-
-    def _stored(self, name: str, records: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """(V, ...): a small member as it was read at each visit."""
-        member = self._members[name]
-        start = member.start + len(member.header)
-        dtype = str(member.dtype).removeprefix("torch.")
-        array = records[:, start : start + member.num_bytes].view(dtype)
-        return array.reshape(len(records), *member.shape)
 
     def _grids(self, stream: str, visits: Visits, frames_CF: Numbers) -> tuple[Numbers, Numbers]:
         """(visits, which grid of the member): (C, T) each, for each grid of a clip."""
@@ -266,9 +195,9 @@ class ClipReader:
 
     def _offsets(self, visits: Visits) -> Numbers:
         """(V, M): of the members in the tars."""
-        members = list(self._members.values())
-        offsets, sizes = self._extents.find(visits.rows, names=list(self._members))
-        expected = np.array([len(member.header) + member.num_bytes for member in members])
+        members = list(self._records.members.values())
+        offsets, sizes = self._extents.find(visits.rows, names=[one.name for one in members])
+        expected = np.array([member.num_bytes for member in members])
         wrong = np.argwhere((offsets == NOWHERE) | (sizes != expected))
         if len(wrong):
             visit, column = wrong[0]
@@ -280,21 +209,23 @@ class ClipReader:
             )
         return offsets
 
-    def _check_headers(self, visits: Visits, records: npt.NDArray[np.uint8]) -> None:
-        same = records[:, self._header_places] == self._headers
-        if same.all():
-            return
-        visit, place = np.argwhere(~same)[0]
-        at = self._header_places[place]
-        member = next(one for one in reversed(self._members.values()) if one.start <= at)
-        raise self._cache.damaged(
-            f"{self._key(visits.rows[visit])}: member {member.name!r} is not an npy file of"
-            f" {member.shape} {str(member.dtype).removeprefix('torch.')}, as the recipe says"
-        )
-
     def _key(self, row: int) -> str:
         key: str = self._cache.index.column("key")[int(row)].as_py()
         return key
+
+
+def _members(shape: CacheShape, *, with_audio: bool) -> Iterator[Member]:
+    yield Member.of(TIME_MEMBER, shape.frames_per_clip, 2, dtype="float64")
+    for name, one in shape.streams.items():
+        grids = (one.num_grids, one.height, one.width, one.dim)
+        yield Member.of(f"{name}.npy", *grids, dtype=one.dtype, is_large=True)
+        if one.dtype == "int8":
+            yield Member.of(f"{name}{SCALE_MEMBER}", one.dim, dtype="float32")
+    if with_audio:
+        assert shape.audio is not None
+        windows = (shape.audio.windows, shape.audio.tokens, shape.audio.dim)
+        yield Member.of(AUDIO_MEMBER, *windows, dtype="float16", is_large=True)
+        yield Member.of(AUDIO_MASK_MEMBER, shape.audio.windows, dtype="bool")
 
 
 def samples_per_clip(view: ViewSpec, shape: CacheShape) -> int:
@@ -315,8 +246,3 @@ def audio_tokens_per_clip(view: ViewSpec, shape: CacheShape) -> int:
     if shape.audio is None:
         return 0
     return samples_per_clip(view, shape) * shape.audio.windows * shape.audio.tokens
-
-
-def _segments(visit: Numbers, offset: Numbers, num_bytes: int, place: Numbers) -> Segments:
-    sizes = np.full(len(visit), num_bytes, dtype=np.int64)
-    return Segments(visit=visit, offset=offset, num_bytes=sizes, place=place)

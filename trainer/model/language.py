@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,10 +40,20 @@ def without_torchvision() -> Iterator[None]:
             del sys.modules["torchvision"]
 
 
+def _hush() -> None:
+    # transformers has a log and bars of its own; who has silenced the root log wants neither.
+    from transformers.utils import logging as own_logging
+
+    if logging.getLogger().level >= logging.CRITICAL:
+        own_logging.set_verbosity_error()
+        own_logging.disable_progress_bar()
+
+
 def load_tokenizer(where: str, *, offline: bool = False) -> Any:
     """The tokenizer of `load_language_model`. UsageError: there is none."""
     with without_torchvision():
         from transformers import AutoTokenizer
+    _hush()
     if where == TINY:
         return _tiny_tokenizer()
     folder, gguf = _split(where)
@@ -56,6 +68,7 @@ def load_language_model(where: str, *, dtype: torch.dtype, offline: bool = False
     """
     with without_torchvision():
         from transformers import AutoModelForCausalLM
+    _hush()
     if where == TINY:
         return _tiny_model().to(dtype)
     folder, gguf = _split(where)
@@ -80,7 +93,8 @@ def add_lora(model: Any, spec: LoraSpec) -> Any:
         task_type="CAUSAL_LM",
     )
     try:
-        return get_peft_model(model, config)
+        with _peft_of_before():
+            return get_peft_model(model, config)
     except ValueError as error:
         raise UsageError(f"model.lora.targets = {spec.targets!r}: {error}") from error
 
@@ -89,7 +103,16 @@ def with_adapter(model: Any, folder: Path) -> Any:
     """The model with the adapters of a folder of peft. OSError, ValueError, ...: not one."""
     with without_torchvision():
         from peft import PeftModel
-    return PeftModel.from_pretrained(model, str(folder), local_files_only=True)
+    with _peft_of_before():
+        return PeftModel.from_pretrained(model, str(folder), local_files_only=True)
+
+
+@contextlib.contextmanager
+def _peft_of_before() -> Iterator[None]:
+    # It uses a name of transformers that has a new one.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        yield
 
 
 def make_renderer(
@@ -99,7 +122,6 @@ def make_renderer(
     time: TimeSpec,
     tokens_per_clip: int,
     audio_tokens_per_clip: int = 0,
-    time_base: str = "video",
     system: str = "",
 ) -> Renderer:
     """The renderer of a model with this tokenizer. ConfigError as of `choose_template`."""
@@ -115,7 +137,6 @@ def make_renderer(
         time=time,
         tokens_per_clip=tokens_per_clip,
         audio_tokens_per_clip=audio_tokens_per_clip,
-        time_base=time_base,
         system=system,
     )
 

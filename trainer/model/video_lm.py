@@ -10,6 +10,7 @@ other, without a warning.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -171,10 +172,10 @@ class VideoLM(nn.Module):
             output = self.lm(
                 inputs_embeds=embeds_1LH,
                 position_ids=positions[None],
-                past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=1,
                 output_hidden_states=self.time_head is not None and not ids,
+                **{self._cache_name: cache},
             )
             if self.time_head is not None and not ids:
                 span_2 = self.time_head(output.hidden_states[-1][0, -1:])[0]
@@ -185,6 +186,13 @@ class VideoLM(nn.Module):
             if len(ids) >= max_new_tokens:
                 return Generated(ids=ids, span_2=span_2, is_complete=False)
             embeds_1LH = self.embed_text([best])[None]
+
+    @property
+    def _cache_name(self) -> str:
+        # transformers calls it by its new name where a model knows that.
+        whole = self.lm.get_base_model() if hasattr(self.lm, "get_base_model") else self.lm
+        names = inspect.signature(whole.forward).parameters
+        return "cache" if "cache" in names else "past_key_values"
 
     def _embed(self, batch: Batch) -> _Embedded:
         embeds_LH = self.lm.get_input_embeddings()(batch.input_ids_L)

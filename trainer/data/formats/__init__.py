@@ -67,11 +67,14 @@ def read_annotations(
     if document.kind == "object" and name != "mcq":
         raise AnnotationError(f"{path}: expected rows of {name}; it is {document.looks}")
     annotations = FORMATS[name].read(document, label or PurePosixPath(path).stem)
+    counts = Counter(one.id for one in annotations)
     seen: Counter[str] = Counter()
     for i, one in enumerate(annotations):
         seen[one.id] += 1
         if seen[one.id] > 1:
-            annotations[i] = replace(one, id=f"{one.id}#{seen[one.id]}")
+            while (again := f"{one.id}#{seen[one.id]}") in counts:  # an id of another row
+                seen[one.id] += 1
+            annotations[i] = replace(one, id=again)
     return annotations
 
 

@@ -104,8 +104,8 @@ def _the_video(row: Row, videos: list[str], *, name: str, messages: list[Message
     if sum(part.span is None for _, part, _ in places) > 1:
         raise row.error(name, "the video stands in more than one place")
     for number, _, role in places:
-        if role == "assistant":
-            raise row.error(f"{name}[{number}]", "the video cannot stand in the assistant's turn")
+        if role in ("assistant", "system"):
+            raise row.error(f"{name}[{number}]", f"the video cannot stand in a turn of {role}")
     if videos and not places and not any(message.role == "user" for message in messages):
         raise row.error(name, "has no turn of the user, in which the video could stand")
     return videos[0] if videos else None
@@ -120,7 +120,7 @@ def _read_turn(
     role = ROLES.get(said) if isinstance(said, str) else None
     if role is None:
         raise row.error(f"{field}.role", f"{shown(said)} must be one of {', '.join(ROLES)}")
-    name = "content" if "content" in turn else "value"
+    name = "value" if "value" in turn else "content"
     value = extra.pop(name, None)
     calls = extra.pop("tool_calls", None)
     videos: list[str] = []

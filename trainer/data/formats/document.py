@@ -27,6 +27,8 @@ _KNOWN_BY_BYTES = {
     b"\xff\xfe": "is UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "is UTF-16 text; save it as UTF-8",
 }
+_ROW_NAMES = {"messages", "conversations"}
+"""What only a row has, however little it says."""
 _CHARADES_LINE = re.compile(r"\S+\s+\S+\s+\S+\s*##")
 
 
@@ -120,10 +122,10 @@ def _parse_json(text: str, path: str) -> Document:
     _check_text(tree, text, path)
     if isinstance(tree, dict):
         values = list(tree.values())
-        if len(values) == 1 and isinstance(values[0], list):
-            tree = values[0]  # {"annotations": [...]}
-        elif any(isinstance(value, str) for value in values) or "messages" in tree:
+        if tree.keys() & _ROW_NAMES or any(isinstance(value, str) for value in values):
             return Document(path=path, kind="JSONL", rows=_number([tree], path))  # of one line
+        elif len(values) == 1 and isinstance(values[0], list):
+            tree = values[0]  # {"annotations": [...]}
         else:
             return Document(path=path, kind="object", tree=tree)
     return Document(path=path, kind="JSON", rows=_number(tree, path))
