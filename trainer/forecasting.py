@@ -1,15 +1,15 @@
 """Forecast: what a run would do, hold and take, without doing it and without any weights.
 
-Operations are estimated from above, by 15 to 25 % of what torch counts of small models. Formulas,
-with P parameters, L tokens of a full pack, H width, V vocabulary, S supervised tokens:
+Operations are estimated from above, by 15 to 25 % of what torch counts in small models. With P
+parameters, L tokens of a full pack, H width, V vocabulary, S supervised tokens:
 
     operations    forward 2 P a token, of the head a supervised token; attention 2 L H a token and
                   layer; backward twice that where weights are trained, once where the gradient only
-                  passes through; layers that are recomputed once more. Kaplan, arXiv 2001.08361, 2.1
+                  passes through; recomputed layers once more (Kaplan, arXiv 2001.08361)
     activations   34 L H bytes a layer in 16 bits (Korthikanti, arXiv 2205.05198, without scores);
                   recomputed 2 L H a layer and one layer in full; logits 10 S V
-    the rest      4 bytes a trained weight and as much for its gradient, 8 for its moments; of a
-                  sharded model also what is gathered: the embeddings, and two layers, with gradients
+    the rest      4 bytes a trained weight and as much for its gradient, 8 for its moments; copies
+                  for computing: of all of them, or of embeddings and two layers if sharded
 """
 
 from __future__ import annotations
@@ -216,7 +216,8 @@ def _memory(
     held = sum(_count(parts[name]) for name in ever)
     frozen = _count(list(model.parameters())) - held
     small = 2 if config.model.dtype == "bfloat16" else 4
-    gathered = 0
+    # Autocast keeps a copy of what is held in float32.
+    gathered = small * held if small == 2 else 0
     if share > 1:
         layers = [list(layer.parameters()) for layer in layers_of(model.lm)]
         in_layers = sum(_count(one) for one in layers)

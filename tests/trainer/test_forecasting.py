@@ -46,7 +46,7 @@ def test_a_forecast_is_what_a_run_has(folder, cache):
         assert one.bytes_per_epoch == one.clips_per_epoch * run.learner.shape.bytes_per_clip
         assert one.epochs == pytest.approx(4 * one.steps / len(packs))
     optimizer = run.begin(run.stages[1])
-    tensors = [p for p in run.model.parameters()]
+    tensors = list(run.model.parameters())
     assert told.memory.weights == sum(p.numel() * p.element_size() for p in tensors)
     assert told.memory.gradients == told.memory.weights
     assert told.memory.moments == 2 * told.memory.weights
@@ -104,6 +104,5 @@ steps = 1000
     assert call([*arguments, "1"]) == 0
     said = capsys.readouterr().out
     assert "parameters of lm" in said and "7.62 G" in said
-    assert [line for line in said.splitlines() if line.startswith("H200")][0].endswith("yes")
-    assert [line for line in said.splitlines() if line.startswith("H100")][0].endswith("no")
+    assert " yes" not in said  # 16 bytes a parameter and a copy are 137 GB
     assert not torch.cuda.is_initialized()
