@@ -136,10 +136,10 @@ def _run(
         open_display(quiet=quiet or not ranks.is_first) as display,
     ):
         run = TrainingRun(config, cache=opened, ranks=ranks, say=display.say)
-        if is_new and ranks.is_first:
-            begin_run(config, cache=cache)
         if not is_new:
             run.resume()
+        if ranks.is_first:
+            begin_run(config, cache=cache)  # with what was changed, for the next time
         for line in summary_lines(run):
             display.say(line)
         with listening() as told:
