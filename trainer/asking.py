@@ -204,7 +204,7 @@ def _render(
         return rendered, None
 
     def render(view: VideoView) -> Rendered:
-        return watched.viewer.renderer.render_prompt(messages, view=view, span=watched.span)
+        return watched.viewer.renderer.render_prompt(messages, view=view)
 
     fitted = fit_view(watched.view, render=render, capacity=capacity)
     if fitted is None:
