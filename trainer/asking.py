@@ -27,6 +27,7 @@ from trainer.data.clip_reader import ClipReader, audio_tokens_per_clip
 from trainer.data.fitting import fit_view
 from trainer.data.rendering import Rendered, Renderer
 from trainer.data.video_view import CachedVideo, VideoView, view_video
+from trainer.model.language import without_torchvision
 from trainer.model_folder import AskableModel
 
 Input = Literal["video", "center", "text"]
@@ -223,7 +224,8 @@ def _begin(
     prefix: Prefix,
 ) -> Tensor:
     """A prompt that is read from its beginning."""
-    from transformers import DynamicCache
+    with without_torchvision():
+        from transformers import DynamicCache
 
     prefix.memory = DynamicCache(config=model.lm.lm.config)
     prefix.view, prefix.num_left_out, prefix.clips, prefix.stop = view, 0, (), 0

@@ -32,6 +32,7 @@ from trainer.model.language import (
     load_tokenizer,
     make_renderer,
     with_adapter,
+    without_torchvision,
 )
 from trainer.model.video_lm import VideoLM
 from trainer.preprocessing import Preprocessing
@@ -159,7 +160,7 @@ def open_model(
     config = ModelConfig.read(folder)
     _check_files(folder, config)
     with _damaged(folder):
-        tokenizer = load_tokenizer(str(folder), offline=True)
+        tokenizer = load_tokenizer(str(folder), offline=True, config=_no_config())
     model = build_model(config, folder=folder, lm=lm, offline=offline)
     load_own(model, folder / CONNECTOR)
     model.to(device).eval().requires_grad_(requires_grad=False)
@@ -277,6 +278,13 @@ def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
         name = path.relative_to(folder).as_posix()
         found[name] = {"bytes": path.stat().st_size, "sha256": sha256}
     return found
+
+
+def _no_config() -> Any:
+    # transformers would remark that it knows no such model_type.
+    with without_torchvision():
+        from transformers import PreTrainedConfig
+    return PreTrainedConfig()
 
 
 def _check_files(folder: Path, config: ModelConfig) -> None:
