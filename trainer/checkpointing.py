@@ -25,7 +25,8 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 
 from schemas.errors import ModelDamaged
-from trainer.distributed import Ranks
+from trainer.distributed import ALONE, Ranks
+from trainer.optimizing import trained_by
 from trainer.run_folder import COMPLETE
 
 STATE = "state.json"
@@ -120,7 +121,7 @@ def load_checkpoint(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     trained: set[str],
-    ranks: Ranks,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Put a checkpoint into the model, and into the optimiser of the same stage.
 
@@ -163,14 +164,9 @@ def _moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Te
 
 def _add_moments(optimizer: torch.optim.Optimizer) -> None:
     # As AdamW does in its first step.
-    for parameter in _all_parameters(optimizer):
+    for parameter in trained_by(optimizer):
         state: dict[str, Tensor] = {key: torch.zeros_like(parameter) for key in _MOMENTS}
         optimizer.state[parameter] = {"step": torch.tensor(0.0), **state}
-
-
-def _all_parameters(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
 
 
 @contextlib.contextmanager

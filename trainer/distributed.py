@@ -50,6 +50,10 @@ class Ranks:
             distributed.barrier()
 
 
+ALONE = Ranks()
+"""One rank, on the CPU."""
+
+
 def num_ranks() -> int:
     """How many torchrun started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))

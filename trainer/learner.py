@@ -58,7 +58,6 @@ class Learner:
             time=config.model.time,
             tokens_per_clip=config.model.connector.tokens_per_clip(frames_per_clip),
             audio_tokens_per_clip=audio_tokens_per_clip(config.view, shape) if has_audio else 0,
-            time_base=config.view.time_base,
             system=config.model.system,
         )
         return cls(

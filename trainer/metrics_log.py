@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,7 +28,10 @@ class MetricsLog:
 
         UsageError: a package of `kinds` is missing.
         """
-        makers = {"tensorboard": _TensorBoard, "wandb": _Wandb}
+        makers: dict[str, Callable[[Path, Mapping[str, Any], int], _Writer]] = {
+            "tensorboard": _TensorBoard,
+            "wandb": _Wandb,
+        }
         self._writers: list[_Writer] = [
             makers[kind](folder, config, done) for kind in dict.fromkeys(kinds) if kind in makers
         ]
@@ -73,16 +76,16 @@ class _TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise _missing("tensorboard") from error
-        self._writer = SummaryWriter(str(folder), purge_step=done + 1)  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder), purge_step=done + 1)
         text = json.dumps(config, indent=1)
-        self._writer.add_text("config", f"```\n{text}\n```")  # type: ignore[no-untyped-call]
+        self._writer.add_text("config", f"```\n{text}\n```")
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
-            self._writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 class _Wandb:

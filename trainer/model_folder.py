@@ -244,7 +244,6 @@ def renderer_of(preprocessing: Preprocessing, tokenizer: Any) -> Renderer:
         audio_tokens_per_clip=audio_tokens_per_clip(view, preprocessing.shape)
         if preprocessing.with_audio
         else 0,
-        time_base=view.time_base,
         system=preprocessing.system,
     )
 

@@ -45,3 +45,14 @@ def set_rates(optimizer: torch.optim.Optimizer, *, factor: float) -> None:
     """Give every group its peak rate times `factor`."""
     for group in optimizer.param_groups:
         group["lr"] = group["peak_lr"] * factor
+
+
+def trained_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """The parameters that an optimiser moves."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def names_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> set[str]:
+    """Their names in a model."""
+    trained = {id(parameter) for parameter in trained_by(optimizer)}
+    return {name for name, parameter in model.named_parameters() if id(parameter) in trained}

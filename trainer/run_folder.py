@@ -67,7 +67,11 @@ def with_absolute_paths(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         data=tuple(replace(one, path=absolute(one.path)) for one in config.data),
-        model=replace(config.model, lm=absolute(lm) if Path(lm).exists() else lm),
+        model=replace(
+            config.model,
+            lm=absolute(lm) if Path(lm).exists() else lm,
+            init=absolute(config.model.init) if config.model.init else "",
+        ),
     )
 
 

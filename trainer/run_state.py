@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from schemas.errors import FingerprintMismatch, ModelDamaged, UsageError
 from schemas.recipe import differing_fields
+from trainer.config import TrainConfig
 from trainer.data.stage_data import Prepared
+from trainer.learner import Learner
 
 FREE = re.compile(
     r"run\.(?!seed:)|batch\.readers:|parallel\.|optim\.|cache\.path:"
@@ -44,6 +46,41 @@ class RunState:
     """Stage -> what became of its rows."""
     config: dict[str, Any]
     num_ranks: int
+
+    @classmethod
+    def of(
+        cls,
+        config: TrainConfig,
+        *,
+        step: int,
+        stage: str,
+        prepared: Sequence[Prepared],
+        learner: Learner,
+        num_ranks: int,
+    ) -> RunState:
+        """That of a run at a step; `prepared` are the items of the config's stages."""
+        preprocessing, audio = learner.preprocessing, config.model.audio
+        names = [one.name for one in config.stages]
+        return cls(
+            step=step,
+            stage=stage,
+            seed=config.run.seed,
+            plan={name: plan_of(one) for name, one in zip(names, prepared, strict=True)},
+            fingerprint=preprocessing.fingerprint(),
+            preprocessing=preprocessing.to_mapping(),
+            seen={
+                "policy": config.view.policy,
+                "frames_per_second": config.view.fps or learner.shape.fps,
+                "num_frames": config.view.num_frames,
+                "frames_per_clip": learner.frames_per_clip,
+                "tokens_per_clip": preprocessing.tokens_per_clip,
+                "compression": config.model.connector.compression,
+                "audio": None if audio is None else f"masked with p = {audio.mask_p}",
+            },
+            data={name: one.report for name, one in zip(names, prepared, strict=True)},
+            config=config.to_mapping(),
+            num_ranks=num_ranks,
+        )
 
     def to_mapping(self) -> dict[str, Any]:
         """JSON-ready."""

@@ -83,7 +83,7 @@ def average_gradients(parameters: Iterable[nn.Parameter], *, ranks: Ranks) -> No
         flat = torch.cat([one.flatten() for one in gradients])
         distributed.all_reduce(flat)
         flat /= ranks.world
-        parts = flat.split([one.numel() for one in gradients])
+        parts = torch.split(flat, [one.numel() for one in gradients])
         for gradient, part in zip(gradients, parts, strict=True):
             gradient.copy_(part.view_as(gradient))
 

@@ -13,7 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from trainer.data.batch import Batch
-from trainer.sharding import full
+from trainer.data.stage_data import Job
+from trainer.distributed import Ranks
+from trainer.optimizing import trained_by
+from trainer.sharding import full, set_last
+from trainer.stages import Batches
 
 Section = Literal["wait", "copy", "forward", "backward", "optimizer"]
 SECTIONS: tuple[Section, ...] = ("wait", "copy", "forward", "backward", "optimizer")
@@ -27,25 +31,25 @@ class StepClock:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._is_cuda = device.type == "cuda"
+        self.is_cuda = device.type == "cuda"
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._events: list[tuple[Section, Any, Any]] = []
 
     @contextlib.contextmanager
     def timed(self, section: Section) -> Iterator[None]:
         """Add the time within this context to a section."""
-        if self._is_cuda and section != "wait":
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()  # type: ignore[no-untyped-call]
+        if self.is_cuda and section != "wait":
+            begin, end = _event(timing=True), _event(timing=True)
+            begin.record()
             yield
-            end.record()  # type: ignore[no-untyped-call]
+            end.record()
             self._events.append((section, begin, end))
             return
         began = time.perf_counter()
         yield
         self._seconds[section] += time.perf_counter() - began
 
-    def seconds(self) -> dict[Section, float]:
+    def seconds(self) -> dict[str, float]:
         """Of each section; on a GPU the work of all of them must be over."""
         for section, begin, end in self._events:
             self._seconds[section] += begin.elapsed_time(end) / 1000
@@ -69,31 +73,83 @@ class Totals:
         return loss
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computing:
+    """How all packs of a run are computed."""
+
+    ranks: Ranks
+    regression_weight: float = 0.0
+    autocast: torch.dtype | None = None
+    """Of a model that is not sharded: FSDP computes in the dtype that it was told."""
+
+
+def add_step_gradients(
+    model: nn.Module, batches: Batches, *, computing: Computing, clock: StepClock
+) -> tuple[Tensor, Job]:
+    """Those of this rank's packs of a step.
+
+    Returns this rank's part of the step's loss, (1,) float64 on the device, and its last job.
+    """
+    device = torch.device(computing.ranks.device)
+    loss = torch.zeros(1, dtype=torch.float64, device=device)
+    while True:
+        with clock.timed("wait"):
+            result = next(batches)
+        with result as (job, batch), _naming(job, batch, ranks=computing.ranks):
+            with clock.timed("copy"):
+                moved = batch.to(device)
+            copied = _event() if device.type == "cuda" else None
+            if copied is not None:
+                copied.record()
+            totals = Totals(
+                num_targets=job.num_targets,
+                num_spans=job.num_spans,
+                regression_weight=computing.regression_weight,
+            )
+            set_last(model, is_last=job.is_last)
+            loss += add_gradients(model, moved, totals=totals, computing=computing, clock=clock)
+            if copied is not None:  # before its memory is used again
+                copied.synchronize()
+        if job.is_last:
+            return loss, job
+
+
 def add_gradients(
-    model: nn.Module,
-    batch: Batch,
-    *,
-    totals: Totals,
-    world: int,
-    clock: StepClock,
-    autocast: torch.dtype | None,
+    model: nn.Module, batch: Batch, *, totals: Totals, computing: Computing, clock: StepClock
 ) -> Tensor:
     """Forward and backward of one pack: its part of the step's loss, on the device.
 
     Ranks average gradients, so each multiplies by their number.
     """
-    device = batch.input_ids_L.device.type
+    device, autocast = batch.input_ids_L.device.type, computing.autocast
     enabled = autocast is not None
     with clock.timed("forward"), torch.autocast(device, dtype=autocast, enabled=enabled):
         losses = model(batch)
         loss = totals.loss(losses.tokens, losses.times)
     with clock.timed("backward"):
-        (loss * world).backward()  # type: ignore[no-untyped-call]
+        (loss * computing.ranks.world).backward()  # type: ignore[no-untyped-call]
     return loss.detach()
+
+
+@contextlib.contextmanager
+def _naming(job: Job, batch: Batch, *, ranks: Ranks) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        ids = ", ".join(batch.item_ids[:3]) + (", ..." if len(batch.item_ids) > 3 else "")
+        error.add_note(
+            f"rank {ranks.rank} of {ranks.world}, step {job.step + 1} of the stage, a pack of"
+            f" {len(batch.item_ids)} items ({ids}), {batch.num_tokens} tokens"
+        )
+        raise
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, *, norm: float) -> Tensor:
     """Scale all gradients together to a norm of at most `norm` (0: do not): their norm before."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = trained_by(optimizer)
     found: Tensor = full(torch.nn.utils.clip_grad_norm_(parameters, norm or float("inf")))
     return found
+
+
+def _event(*, timing: bool = False) -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=timing)  # type: ignore[no-untyped-call]

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from encoders.devices import device_name
 
 if TYPE_CHECKING:
-    from trainer.training import Stage, TrainingRun
+    from trainer.stages import Stage
+    from trainer.training import TrainingRun
 
 
 def summary_lines(run: TrainingRun) -> list[str]:
-    """Data and their items, parts and their parameters, stages and their steps, device and ranks."""
+    """Rows and their items, parts and their parameters, stages and their steps, device, ranks."""
     lines: list[str] = []
     for stage in run.stages:
         for line in stage.data.prepared.lines:

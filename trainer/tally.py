@@ -5,11 +5,11 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Mapping
 
 import torch
 
 from trainer.metrics_log import MetricsLog
+from trainer.reporting import StepReport
 from trainer.stepping import StepClock
 
 
@@ -28,37 +28,38 @@ class Tally:
         self._before: dict[str, float] = {}
         self._began = time.perf_counter()
 
-    def add_step(
-        self, step: int, *, is_last: bool, num_tokens: int, figures: Mapping[str, float | str]
-    ) -> None:
-        """Count a step; write a line if it is due, or if it is the last."""
-        self._num_tokens += num_tokens
-        if not is_last and step % self._every:
+    def add(self, report: StepReport, *, is_last: bool, norm: float, rate: float) -> None:
+        """Count a step; write a line if it is due, or if it is the last of a stage."""
+        self._num_tokens += report.num_tokens
+        if not (is_last or report.signal) and report.step % self._every:
             return
-        if torch.cuda.is_initialized():
+        if self.clock.is_cuda:
             torch.cuda.synchronize()
         now, sections = time.perf_counter(), self.clock.seconds()
         seconds = now - self._began
         spent = {name: value - self._before.get(name, 0.0) for name, value in sections.items()}
         if self._log is not None:
             self._log.log(
-                step,
+                report.step,
                 {
-                    **figures,
+                    "stage": report.stage,
+                    "loss": report.loss,
+                    "norm": norm,
+                    "rate": rate,
                     "tokens": self._num_tokens,
                     "tokens_per_second": self._num_tokens / seconds,
                     "seconds": seconds,
                     **{f"{name}_seconds": value for name, value in spent.items()},
                     "wait_share": spent["wait"] / seconds,
-                    "peak_memory_bytes": _peak_memory_bytes(),
+                    "peak_memory_bytes": _peak_memory_bytes(is_cuda=self.clock.is_cuda),
                 },
             )
-        self._num_tokens, self._began, self._before = 0, now, dict(sections)
+        self._num_tokens, self._began, self._before = 0, now, sections
 
 
-def _peak_memory_bytes() -> int:
+def _peak_memory_bytes(*, is_cuda: bool) -> int:
     """Of the GPU, or else of the process."""
-    if torch.cuda.is_initialized():
+    if is_cuda:
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -11,88 +11,30 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 
 from pipeline.cache import FeatureCache
 from schemas.errors import Diverged
 from trainer.checkpointing import list_checkpoints, load_checkpoint, read_state, save_checkpoint
-from trainer.config import StageSpec, TrainConfig
-from trainer.data.batch import Batch
-from trainer.data.buffers import Buffers
-from trainer.data.clip_reader import ClipReader
-from trainer.data.read_ahead import ReadAhead, read_ahead
-from trainer.data.stage_data import Job, StageData, require_packs
+from trainer.config import TrainConfig
+from trainer.data.stage_data import require_packs
 from trainer.distributed import Ranks
 from trainer.interrupting import Told
 from trainer.learner import Learner
 from trainer.metrics_log import MetricsLog
-from trainer.optimizing import make_optimizer, rate_factor, set_rates
+from trainer.optimizing import make_optimizer, names_of, rate_factor, set_rates, trained_by
 from trainer.preparing import prepare_stages
-from trainer.run_state import RunState, plan_of
-from trainer.sharding import average_gradients, begin_stage, is_sharded, set_last
-from trainer.stepping import StepClock, Totals, add_gradients, clip_gradients
+from trainer.reporting import StepReport, TrainResult
+from trainer.run_state import RunState
+from trainer.sharding import average_gradients, begin_stage, is_sharded
+from trainer.stages import Batches, Stage, make_stages
+from trainer.stepping import Computing, StepClock, add_step_gradients, clip_gradients
 from trainer.tally import Tally
-
-Batches = ReadAhead[tuple[Job, Batch]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepReport:
-    """What is known after a step."""
-
-    step: int
-    """Of all stages together; the number of steps that are done."""
-    num_steps: int
-    stage: str
-    loss: float
-    """Of all ranks together."""
-    num_tokens: int
-    """Of all ranks together."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainResult:
-    """What came of a run."""
-
-    out: str
-    step: int
-    num_steps: int
-    loss: float | None
-    """Of the last step; None: there was none left to do."""
-    seconds: float
-    tokens: int
-    """That this run has learned from, since it was begun or resumed."""
-    fingerprint: str
-    checkpoint: str | None
-    data: dict[str, Any] = field(default_factory=dict)
-    """Stage -> what became of its rows."""
-    signal: int = 0
-    """That ended it before its last step; 0: it came to its end."""
-
-    def to_mapping(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """A stage and its place in the run."""
-
-    spec: StageSpec
-    data: StageData
-    first: int
-    """Steps of the stages before."""
-
-    @property
-    def stop(self) -> int:
-        return self.first + self.data.num_steps
 
 
 class TrainingRun:
@@ -109,20 +51,27 @@ class TrainingRun:
         """Errors as of what it reads: annotations, the language model, the cache."""
         self.config = config
         self.ranks = ranks or Ranks()
-        self.device = torch.device(self.ranks.device)
         self.out = Path(config.run.out)
         require_packs(config, world=self.ranks.world)
+        self.is_sharded = is_sharded(config.parallel, world=self.ranks.world)
         self.learner = Learner.of(config, cache=cache)
         self.prepared = prepare_stages(config, cache=cache, renderer=self.learner.renderer, say=say)
-        self.stages = self._make_stages(cache)
+        self.stages = make_stages(config, self.prepared, cache=cache, learner=self.learner)
         self.num_steps = self.stages[-1].stop
         self.done = 0
         self.model = self.learner.make_model(config, ranks=self.ranks)
+        in_bfloat16 = config.model.dtype == "bfloat16" and not self.is_sharded
+        self._computing = Computing(
+            ranks=self.ranks,
+            regression_weight=config.model.time.regression_weight,
+            autocast=torch.bfloat16 if in_bfloat16 else None,
+        )
         self._trained: set[str] = set()
+        """Names of the parameters that were, in any stage so far."""
         self._checkpoint: Path | None = None
 
     def resume(self) -> None:
-        """Go on from the newest checkpoint of the run's folder; where there is none, from the start.
+        """Go on from the newest checkpoint of the run's folder; without one, from the start.
 
         ModelDamaged; UsageError and FingerprintMismatch as of `RunState.require_same`.
         """
@@ -142,151 +91,42 @@ class TrainingRun:
     ) -> TrainResult:
         """Do all steps that are not done, or those until it is told to end. Diverged."""
         began, told = time.perf_counter(), told or Told()
-        signal, num_tokens, loss = 0, 0, None
+        report, num_tokens = None, 0
         with self._open_log() as tally:
             for stage in self.stages:
-                optimizer = self._begin(stage)
+                optimizer = self.begin(stage)
                 if self.done >= stage.stop:
                     continue
                 with self._batches(stage) as batches:
-                    while self.done < stage.stop and not signal:
-                        report, signal = self._train_step(
-                            stage, batches, optimizer, tally=tally, told=told
-                        )
-                        loss, num_tokens = report.loss, num_tokens + report.num_tokens
+                    while self.done < stage.stop and not (report and report.signal):
+                        report = self._train_step(stage, batches, optimizer, tally, told=told)
+                        num_tokens += report.num_tokens
                         show(report)
-                        if signal or self._is_save_due(stage):
+                        if report.signal or self._is_save_due(stage):
                             self._save(stage, optimizer)
-                if signal:
+                if report and report.signal:
                     break
         return TrainResult(
             out=str(self.out),
             step=self.done,
             num_steps=self.num_steps,
-            loss=loss,
+            loss=None if report is None else report.loss,
             seconds=time.perf_counter() - began,
             tokens=num_tokens,
             fingerprint=self.learner.preprocessing.fingerprint(),
             checkpoint=None if self._checkpoint is None else str(self._checkpoint),
             data={stage.spec.name: stage.data.prepared.report for stage in self.stages},
-            signal=signal if self.done < self.num_steps else 0,
+            signal=report.signal if report and self.done < self.num_steps else 0,
         )
 
-    def _train_step(
-        self,
-        stage: Stage,
-        batches: Batches,
-        optimizer: torch.optim.Optimizer,
-        *,
-        tally: Tally,
-        told: Told,
-    ) -> tuple[StepReport, int]:
-        """One step; also the signal that one of the ranks was told to end by, or 0."""
-        spec, step = self.config.optim, self.done
-        factor = rate_factor(step - stage.first, num_steps=stage.data.num_steps, optim=spec)
-        set_rates(optimizer, factor=factor)
-        torch.manual_seed(_step_seed(self.config.run.seed, step, self.ranks.rank))
-        loss, job = self._add_gradients(batches, clock=tally.clock)
-        with tally.clock.timed("optimizer"):
-            if self.ranks.world > 1 and not self._is_sharded:
-                trained = (p for group in optimizer.param_groups for p in group["params"])
-                average_gradients(trained, ranks=self.ranks)
-            norm = clip_gradients(optimizer, norm=spec.clip)
-        # The only place where a GPU is waited for.
-        told_now = torch.tensor([told.number], dtype=torch.float64, device=self.device)
-        total, signals = self.ranks.sum_tensor(torch.cat([loss, told_now]))
-        size = float(norm)
-        if not math.isfinite(total) or not math.isfinite(size):
-            raise Diverged(
-                f"step {step + 1}: the loss is {total} and the norm of the gradients {size}",
-                hint="go on from the last checkpoint with lower rates: trainer resume"
-                f" {self.out} --set optim.warmup=...; or begin again with lower stages.lr",
-            )
-        with tally.clock.timed("optimizer"):
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        self.done += 1
-        tally.add_step(
-            self.done,
-            is_last=self.done == stage.stop or bool(signals),
-            num_tokens=job.num_tokens,
-            figures={"stage": stage.spec.name, "loss": total, "norm": size, "rate": factor},
-        )
-        report = StepReport(
-            step=self.done,
-            num_steps=self.num_steps,
-            stage=stage.spec.name,
-            loss=total,
-            num_tokens=job.num_tokens,
-        )
-        # Ranks are told the same, or at least one of them is.
-        return report, told.number or (15 if signals else 0)
+    def begin(self, stage: Stage) -> torch.optim.Optimizer:
+        """The optimiser of a stage, and its parameters as a checkpoint left them.
 
-    def _add_gradients(self, batches: Batches, *, clock: StepClock) -> tuple[torch.Tensor, Job]:
-        """Those of this rank's packs of a step: its part of the loss (1,) float64, its last job."""
-        loss = torch.zeros(1, dtype=torch.float64, device=self.device)
-        while True:
-            with clock.timed("wait"):
-                result = next(batches)
-            with result as (job, batch), self._naming(job, batch):
-                totals = Totals(
-                    num_targets=job.num_targets,
-                    num_spans=job.num_spans,
-                    regression_weight=self.config.model.time.regression_weight,
-                )
-                with clock.timed("copy"):
-                    moved = batch.to(self.device)
-                copied = torch.cuda.Event() if self.device.type == "cuda" else None
-                if copied is not None:
-                    copied.record()  # type: ignore[no-untyped-call]
-                set_last(self.model, is_last=job.is_last)
-                loss += add_gradients(
-                    self.model,
-                    moved,
-                    totals=totals,
-                    world=self.ranks.world,
-                    clock=clock,
-                    autocast=self._autocast,
-                )
-                if copied is not None:  # before its memory is used again
-                    copied.synchronize()  # type: ignore[no-untyped-call]
-            if job.is_last:
-                return loss, job
-
-    @contextlib.contextmanager
-    def _naming(self, job: Job, batch: Batch) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            ids = ", ".join(batch.item_ids[:3]) + (", ..." if len(batch.item_ids) > 3 else "")
-            error.add_note(
-                f"rank {self.ranks.rank} of {self.ranks.world}, step {self.done + 1}, a pack of"
-                f" {len(batch.item_ids)} items ({ids}), {batch.num_tokens} tokens"
-            )
-            raise
-
-    def _batches(self, stage: Stage) -> Batches:
-        ranks, data = self.ranks, stage.data
-
-        def make(job: Job, buffers: Buffers) -> tuple[Job, Batch]:
-            return job, data.batch(job.pack, buffers)
-
-        first = max(0, self.done - stage.first)
-        readers = self.config.batch.readers
-        return read_ahead(
-            data.jobs(first=first, rank=ranks.rank, world=ranks.world),
-            make,
-            num_threads=readers,
-            depth=readers + 1,
-            pin_memory=self.device.type == "cuda",
-        )
-
-    def _begin(self, stage: Stage) -> torch.optim.Optimizer:
-        """The optimiser of a stage, and its parameters as a checkpoint left them."""
-        parts = self.model.parts()
-        optimizer = make_optimizer(parts, stage=stage.spec, optim=self.config.optim)
+        Stages are begun in their order. ModelDamaged: the checkpoint cannot be loaded.
+        """
+        optimizer = make_optimizer(self.model.parts(), stage=stage.spec, optim=self.config.optim)
         begin_stage(self.model)
-        self._trained |= _names_of(self.model, optimizer)
+        self._trained |= names_of(self.model, optimizer)
         if self._checkpoint is not None and stage.first < self.done <= stage.stop:
             load_checkpoint(
                 self._checkpoint,
@@ -296,6 +136,55 @@ class TrainingRun:
                 ranks=self.ranks,
             )
         return optimizer
+
+    def _train_step(
+        self,
+        stage: Stage,
+        batches: Batches,
+        optimizer: torch.optim.Optimizer,
+        tally: Tally,
+        *,
+        told: Told,
+    ) -> StepReport:
+        spec, step, clock = self.config.optim, self.done, tally.clock
+        factor = rate_factor(step - stage.first, num_steps=stage.data.num_steps, optim=spec)
+        set_rates(optimizer, factor=factor)
+        torch.manual_seed(_step_seed(self.config.run.seed, step, self.ranks.rank))
+        part, job = add_step_gradients(self.model, batches, computing=self._computing, clock=clock)
+        with clock.timed("optimizer"):
+            if self.ranks.world > 1 and not self.is_sharded:
+                average_gradients(trained_by(optimizer), ranks=self.ranks)
+            norm = clip_gradients(optimizer, norm=spec.clip)
+        # The only place where a GPU is waited for. A signal may have come to one rank alone.
+        signals = torch.tensor([float(told.number > 0)], dtype=part.dtype, device=part.device)
+        loss, num_told = self.ranks.sum_tensor(torch.cat([part, signals]))
+        self._require_numbers(loss, float(norm))
+        with clock.timed("optimizer"):
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.done += 1
+        report = StepReport(
+            step=self.done,
+            num_steps=self.num_steps,
+            stage=stage.spec.name,
+            loss=loss,
+            num_tokens=job.num_tokens,
+            signal=(told.number or signal.SIGTERM) if num_told else 0,
+        )
+        tally.add(report, is_last=self.done == stage.stop, norm=float(norm), rate=factor)
+        return report
+
+    def _require_numbers(self, loss: float, norm: float) -> None:
+        if math.isfinite(loss) and math.isfinite(norm):
+            return
+        raise Diverged(
+            f"step {self.done + 1}: the loss is {loss} and the norm of the gradients {norm}",
+            hint=f"go on from the last checkpoint with a lower rate: trainer resume {self.out}"
+            " --set stages.NAME.lr.PART=RATE",
+        )
+
+    def _batches(self, stage: Stage) -> Batches:
+        return stage.batches(done=self.done, ranks=self.ranks, readers=self.config.batch.readers)
 
     def _is_save_due(self, stage: Stage) -> bool:
         every = self.config.run.save_every
@@ -314,81 +203,24 @@ class TrainingRun:
         )
 
     def _state(self, step: int, stage: str) -> RunState:
-        config, preprocessing = self.config, self.learner.preprocessing
-        sampling = self.learner.shape
-        names = [one.name for one in config.stages]
-        return RunState(
+        return RunState.of(
+            self.config,
             step=step,
             stage=stage,
-            seed=config.run.seed,
-            plan={name: plan_of(one) for name, one in zip(names, self.prepared, strict=True)},
-            fingerprint=preprocessing.fingerprint(),
-            preprocessing=preprocessing.to_mapping(),
-            seen={
-                "policy": config.view.policy,
-                "frames_per_second": config.view.fps or sampling.fps,
-                "num_frames": config.view.num_frames,
-                "frames_per_clip": self.learner.frames_per_clip,
-                "tokens_per_clip": preprocessing.tokens_per_clip,
-                "compression": config.model.connector.compression,
-                "audio": None
-                if config.model.audio is None
-                else f"masked with p = {config.model.audio.mask_p}",
-            },
-            data={name: one.report for name, one in zip(names, self.prepared, strict=True)},
-            config=config.to_mapping(),
+            prepared=self.prepared,
+            learner=self.learner,
             num_ranks=self.ranks.world,
         )
 
-    def _make_stages(self, cache: FeatureCache) -> list[Stage]:
-        config, learner = self.config, self.learner
-        reader = ClipReader(
-            cache,
-            shape=learner.shape,
-            view=config.view,
-            with_audio=config.model.audio is not None,
-        )
-        stages: list[Stage] = []
-        for index, spec in enumerate(config.stages):
-            data = StageData(
-                config,
-                self.prepared[index],
-                stage_index=index,
-                renderer=learner.renderer,
-                reader=reader,
-                frames_per_clip=learner.frames_per_clip,
-            )
-            stages.append(Stage(spec=spec, data=data, first=stages[-1].stop if stages else 0))
-        return stages
-
     @contextlib.contextmanager
     def _open_log(self) -> Iterator[Tally]:
-        clock = StepClock(self.device)
+        clock, run = StepClock(torch.device(self.ranks.device)), self.config.run
         if not self.ranks.is_first:
-            yield Tally(None, clock=clock, every=self.config.run.log_every)
+            yield Tally(None, clock=clock, every=run.log_every)
             return
-        with MetricsLog(
-            self.out,
-            kinds=self.config.run.log,
-            config=self.config.to_mapping(),
-            done=self.done,
-        ) as log:
-            yield Tally(log, clock=clock, every=self.config.run.log_every)
-
-    @property
-    def _is_sharded(self) -> bool:
-        return is_sharded(self.config.parallel, world=self.ranks.world)
-
-    @property
-    def _autocast(self) -> torch.dtype | None:
-        """Of what is not sharded; FSDP computes in the dtype that it was told."""
-        is_bfloat16 = self.config.model.dtype == "bfloat16" and not self._is_sharded
-        return torch.bfloat16 if is_bfloat16 else None
-
-
-def _names_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> set[str]:
-    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    return {name for name, parameter in model.named_parameters() if id(parameter) in trained}
+        config = self.config.to_mapping()
+        with MetricsLog(self.out, kinds=run.log, config=config, done=self.done) as log:
+            yield Tally(log, clock=clock, every=run.log_every)
 
 
 def _step_seed(seed: int, step: int, rank: int) -> int:

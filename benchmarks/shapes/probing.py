@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     speeds = tuple(map(float, options.speeds.split(","))) if options.speeds else None
     frames, colors, directions = make_events(options.events, speeds=speeds)
-    readers = ("mean", "cells", "cells, MLP", "products")
+    readers = ("mean", "mean, MLP", "cells", "cells, MLP", "products")
     print(f"{'':16}{'color':>10}" + "".join(f"{reader:>12}" for reader in ("", *readers)))
     for name in options.encoders.split(","):
         features = encode(name, frames)
@@ -42,6 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
         scores = [
             read_linearly(mean, colors),
             read_linearly(mean, directions),
+            read_by_mlp(mean, directions),
             read_linearly(cells, directions),
             read_by_mlp(cells, directions),
             read_linearly(neighbour_products(name, features), directions),

@@ -15,7 +15,7 @@ from trainer.data.batch import Batch
 from trainer.data.buffers import Buffers
 from trainer.data.planning import EMPTY, Pack
 from trainer.model.video_lm import VideoLM
-from trainer.stepping import StepClock, Totals, add_gradients
+from trainer.stepping import Computing, StepClock, Totals, add_gradients
 from trainer.training import TrainingRun
 
 CPU = torch.device("cpu")
@@ -88,16 +88,15 @@ def test_the_model_asks_as_it_must(run, monkeypatch):
 
 
 def gradients(run: TrainingRun, packs: list[Batch], *, num_targets: int) -> dict[str, torch.Tensor]:
-    run._begin(run.stages[1])
+    run.begin(run.stages[1])
     run.model.zero_grad(set_to_none=True)
     for batch in packs:
         add_gradients(
             run.model,
             batch,
             totals=Totals(num_targets=num_targets, num_spans=0, regression_weight=0.0),
-            world=1,
+            computing=Computing(ranks=run.ranks),
             clock=StepClock(CPU),
-            autocast=None,
         )
     found = {n: p.grad for n, p in run.model.named_parameters() if p.requires_grad}
     assert all(gradient is not None for gradient in found.values())

@@ -18,7 +18,8 @@ from tests.trainer.small_runs import config_of, lines_of, write_annotations, wri
 from trainer.checkpointing import list_checkpoints, read_state
 from trainer.config import TrainConfig
 from trainer.interrupting import Told
-from trainer.training import StepReport, TrainingRun
+from trainer.reporting import StepReport
+from trainer.training import TrainingRun
 
 RANDOM: dict[str, Any] = {
     "model": {
@@ -44,9 +45,7 @@ def annotations(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(
-    cache: FeatureCache, annotations: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def whole(cache: FeatureCache, annotations: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing ended."""
     out = tmp_path_factory.mktemp("whole")
     TrainingRun(config_of(out, annotations, changes=RANDOM), cache=cache).train()
@@ -70,9 +69,7 @@ def train(config: TrainConfig, cache: FeatureCache, *, kill_after: int = 0) -> N
 # Checkpoints are at 2, 3 (the end of stage 1), 4, 6 and 8.
 @pytest.mark.parametrize(("kills", "readers"), [((1, 3), 0), ((4, 5, 7), 2)])
 def test_killed_and_resumed_to_the_last_bit(kills, readers, cache, annotations, whole, tmp_path):
-    config = config_of(
-        tmp_path / "run", annotations, f"batch.readers={readers}", changes=RANDOM
-    )
+    config = config_of(tmp_path / "run", annotations, f"batch.readers={readers}", changes=RANDOM)
     for step in kills:
         with pytest.raises(Killed):
             train(config, cache, kill_after=step)
@@ -82,7 +79,9 @@ def test_killed_and_resumed_to_the_last_bit(kills, readers, cache, annotations, 
 
 
 def test_the_loss_falls(cache, annotations, tmp_path):
-    config = config_of(tmp_path, annotations, "stages.align.steps=1", "stages.tune.steps=12", "optim.warmup=0")
+    config = config_of(
+        tmp_path, annotations, "stages.align.steps=1", "stages.tune.steps=12", "optim.warmup=0"
+    )
     losses = []
     TrainingRun(config, cache=cache).train(show=lambda report: losses.append(report.loss))
     assert losses[0] > 5 and losses[-1] < 0.8 * losses[0], losses
@@ -106,7 +105,9 @@ def test_checkpoints_hold_what_was_trained(cache, whole):
     }
     from torch.distributed.checkpoint import FileSystemReader
 
-    names = set(FileSystemReader(list_checkpoints(whole)[-1] / "dcp").read_metadata().state_dict_metadata)
+    names = set(
+        FileSystemReader(list_checkpoints(whole)[-1] / "dcp").read_metadata().state_dict_metadata
+    )
     weights = {name.removeprefix("model.") for name in names if name.startswith("model.")}
     assert any("lora_A" in name for name in weights)
     assert all(name.startswith(("connector.", "time_head.")) or "lora_" in name for name in weights)

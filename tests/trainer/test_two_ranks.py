@@ -52,9 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open_cache(folder / "cache") as cache:
         TrainingRun(config_of(folder / "one", said, *SHORT), cache=cache).train()
         TrainingRun(config_of(folder / "one-text", text, *SHORT), cache=cache).train()
-        TrainingRun(
-            config_of(folder / "one-lora", said, *SHORT, changes=LORA), cache=cache
-        ).train()
+        TrainingRun(config_of(folder / "one-lora", said, *SHORT, changes=LORA), cache=cache).train()
     shutil.copytree(folder / "one", folder / "half")
     shutil.rmtree(folder / "half" / "step-00000004")
     port = free_port()

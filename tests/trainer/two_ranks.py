@@ -19,7 +19,7 @@ from trainer.data.buffers import Buffers
 from trainer.data.planning import EMPTY
 from trainer.distributed import join_ranks
 from trainer.sharding import set_last
-from trainer.stepping import StepClock, Totals, add_gradients
+from trainer.stepping import Computing, StepClock, Totals, add_gradients
 from trainer.training import TrainingRun
 
 LORA: dict[str, Any] = {
@@ -63,7 +63,7 @@ def main(folder: Path) -> None:
 def names_without_gradient(run: TrainingRun) -> list[str]:
     """After one empty pack on the first rank and one of an item on the second."""
     stage = run.stages[-1]
-    run._begin(stage)
+    run.begin(stage)
     job = next(stage.data.jobs(first=0, rank=run.ranks.rank, world=run.ranks.world))
     pack = EMPTY if run.ranks.is_first else replace(job.pack, items=job.pack.items[:1])
     batch = stage.data.batch(pack, Buffers())
@@ -72,9 +72,8 @@ def names_without_gradient(run: TrainingRun) -> list[str]:
         run.model,
         batch,
         totals=Totals(num_targets=10, num_spans=1, regression_weight=0.0),
-        world=run.ranks.world,
-        clock=StepClock(run.device),
-        autocast=None,
+        computing=Computing(ranks=run.ranks),
+        clock=StepClock(torch.device("cpu")),
     )
     return [name for name, p in run.model.named_parameters() if p.requires_grad and p.grad is None]
 

@@ -16,7 +16,7 @@ from trainer.config import TrainConfig
 from trainer.run_folder import absolute, begin_run, has_checkpoints, read_run, with_absolute_paths
 
 if TYPE_CHECKING:
-    from trainer.training import TrainResult
+    from trainer.reporting import TrainResult
 
 TRAIN_EPILOG = """\b
 Examples:

@@ -77,7 +77,7 @@ def make_batch(
         audio_slots.append(rendered.audio_slots_CA + offset)
         spans.append(rendered.clip_span_C2 + offset)
         numbers.append(np.full(len(shown), number))
-        starts.append(shown.start_seconds)
+        starts.append(shown.start_seconds + shown.origin_seconds)
         begin = float(view.start_seconds[0])
         duration = max(float(view.end_seconds[-1]) - begin, 1e-6)
         middle = (shown.start_seconds + shown.end_seconds) / 2

@@ -165,6 +165,9 @@ class _Joiner:
             return view
         first = view.rows[:1][view.rows[:1] >= 0]
         shard = self.catalog.shard_of(first[0]) if len(first) else ""
+        if annotation.span is not None and self.view.time_base == "span":
+            start = annotation.span[0]
+            annotation, view = annotation.since(start), view.since(start)
         return Item(id=annotation.id, data=label, annotation=annotation, view=view, shard=shard)
 
     def _find(self, names: tuple[str, ...], span: Span | None) -> int | _Lost:

@@ -56,32 +56,28 @@ class Renderer:
     time: TimeSpec
     tokens_per_clip: int
     audio_tokens_per_clip: int = 0
-    time_base: str = "video"
     system: str = ""
 
     def render(self, annotation: Annotation, *, view: VideoView | None) -> Rendered:
         """The tokens of one annotation. AnnotationError: nothing in it is supervised."""
-        rendered = self.render_messages(annotation.messages, view=view, span=annotation.span)
+        rendered = self.render_messages(annotation.messages, view=view)
         if not rendered.supervised_L.any():
             raise AnnotationError(f"{annotation.id}: no message to learn from")
         return rendered
 
-    def render_prompt(
-        self, messages: Sequence[Message], *, view: VideoView | None, span: Span | None = None
-    ) -> Rendered:
+    def render_prompt(self, messages: Sequence[Message], *, view: VideoView | None) -> Rendered:
         """The tokens up to where the assistant's next turn begins."""
-        return self.render_messages(messages, view=view, span=span, opens_answer=True)
+        return self.render_messages(messages, view=view, opens_answer=True)
 
     def render_messages(
         self,
         messages: Sequence[Message],
         *,
         view: VideoView | None,
-        span: Span | None,
         opens_answer: bool = False,
     ) -> Rendered:
         """As `render`, of messages that need not be supervised."""
-        row = _Row(self, view, origin_seconds=span[0] if span and self.time_base == "span" else 0.0)
+        row = _Row(self, view)
         row.add(self.tokenize(self.template.begin))
         if self.system and not any(message.role == "system" for message in messages):
             messages = [Message.of("system", self.system), *messages]
@@ -119,12 +115,9 @@ class Renderer:
 class _Row:
     """The tokens of one item, as they come."""
 
-    def __init__(
-        self, renderer: Renderer, view: VideoView | None, *, origin_seconds: float
-    ) -> None:
+    def __init__(self, renderer: Renderer, view: VideoView | None) -> None:
         self._renderer = renderer
         self._view = view
-        self._origin_seconds = origin_seconds
         self._ids: list[int] = []
         self._supervised: list[bool] = []
         self._clips: list[int] = []
@@ -148,8 +141,8 @@ class _Row:
             self._firsts.append(len(self._ids))
             text = renderer.clip_text(
                 len(self._clips),
-                start_seconds=float(view.start_seconds[clip]) - self._origin_seconds,
-                end_seconds=float(view.end_seconds[clip]) - self._origin_seconds,
+                start_seconds=float(view.start_seconds[clip]),
+                end_seconds=float(view.end_seconds[clip]),
             )
             if text:
                 self.add(renderer.tokenize_content(text))

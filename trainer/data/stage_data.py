@@ -188,6 +188,8 @@ class StageData:
 
 
 def _answer_span(item: Item) -> tuple[float, float] | None:
+    if "options" in item.annotation.meta:
+        return None  # evidence for a choice, not the answer
     spans = item.annotation.answer_spans
     return spans[0] if len(spans) == 1 and item.view is not None and len(item.view) else None
 

@@ -55,6 +55,8 @@ class VideoView:
     """(C,): of each clip, on the video's clock: grid time of its first frame."""
     end_seconds: Seconds
     """(C,): when its last frame's time is over."""
+    origin_seconds: float = 0.0
+    """When the clock of these times begins, on the video's own."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -72,6 +74,15 @@ class VideoView:
     def spread(self, num_clips: int) -> VideoView:
         """At most so many clips, each whole, evenly over all; Apollo's rule for long videos."""
         return self if len(self) <= num_clips else self.take(evenly(len(self), num_clips))
+
+    def since(self, seconds: float) -> VideoView:
+        """The same on a clock that begins at `seconds`."""
+        return replace(
+            self,
+            start_seconds=self.start_seconds - seconds,
+            end_seconds=self.end_seconds - seconds,
+            origin_seconds=self.origin_seconds + seconds,
+        )
 
     def overlapping(self, span: Span) -> Indices:
         """Indices of the clips that overlap [start, end)."""

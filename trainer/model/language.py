@@ -127,7 +127,6 @@ def make_renderer(
     time: TimeSpec,
     tokens_per_clip: int,
     audio_tokens_per_clip: int = 0,
-    time_base: str = "video",
     system: str = "",
 ) -> Renderer:
     """The renderer of a model with this tokenizer. ConfigError as of `choose_template`."""
@@ -143,7 +142,6 @@ def make_renderer(
         time=time,
         tokens_per_clip=tokens_per_clip,
         audio_tokens_per_clip=audio_tokens_per_clip,
-        time_base=time_base,
         system=system,
     )
 

@@ -75,6 +75,16 @@ class TestItems:
         assert item.view is not None
         assert item.view.rows[:, 0].tolist() == [3, 4]
 
+    def test_times_may_count_from_the_begin_of_the_span(self):
+        row = note(span=(7.0, 11.0), answer="8.0 to 9.5", answer_spans=((8.0, 9.5),))
+        [item] = meet(row, time_base="span").items
+        assert item.annotation.answer_spans == ((1.0, 2.5),)
+        assert item.annotation.messages[1].content == ("1.0 to 2.5",)
+        assert item.view is not None
+        assert item.view.start_seconds.tolist() == [-1.0, 1.0, 3.0]
+        assert item.view.origin_seconds == 7.0
+        assert item.view.rows[:, 0].tolist() == [3, 4, 5]
+
     def test_views_are_shared_by_rows_of_one_video_and_span(self):
         rows = [note(id="1"), note("/x/long.mp4", id="2"), note(span=(0.0, 3.0), id="3")]
         first, second, third = meet(*rows).items

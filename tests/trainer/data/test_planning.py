@@ -72,9 +72,7 @@ def realistic(count: int) -> Items:
     shards = np.arange(count) // 400
     is_text = chance.random(count) < 0.1
     lengths = np.where(is_text, 0, clips * 80) + chance.integers(20, 200, count)
-    return Items(
-        lengths=lengths, shards=np.where(is_text, -1, shards), weights=np.ones(count)
-    )
+    return Items(lengths=lengths, shards=np.where(is_text, -1, shards), weights=np.ones(count))
 
 
 def test_packs_are_full_also_over_windows():
