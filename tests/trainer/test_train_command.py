@@ -168,7 +168,6 @@ def test_killed_told_to_end_and_resumed_by_two_ranks(folder, tmp_path):
 
 
 def test_a_signal_is_taken_note_of_and_a_second_one_ends():
-    """In a process of its own, since it ends."""
     with listening() as told:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)  # at once after: passed on twice
@@ -183,7 +182,8 @@ def test_a_signal_is_taken_note_of_and_a_second_one_ends():
         "    time.sleep(9)\n"
     )
     process = start(ROOT, "-c", code)
-    assert process.wait(timeout=60) == 143
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 143, said
 
 
 def test_lines_come_every_ten_seconds(monkeypatch, capsys):

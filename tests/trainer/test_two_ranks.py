@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of `two_ranks`, after it, with the runs of one rank beside: `one`, `one-text`."""
     folder = tmp_path_factory.mktemp("ranks")
     write_cache(folder / "cache")
-    said = write_annotations(folder / "said.jsonl", *SHORT)
+    said = write_annotations(folder / "said.jsonl")
     text = write_annotations(folder / "text.jsonl", text_share=0.9)
     with open_cache(folder / "cache") as cache:
         TrainingRun(config_of(folder / "one", said, *SHORT), cache=cache).train()
