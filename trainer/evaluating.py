@@ -160,7 +160,7 @@ def _watched(item: Item, viewer: Viewer) -> Watched | None:
     view = item.view
     if view is None:
         return None
-    return Watched(viewer=viewer, video_id=view.video_id, view=view, span=item.annotation.span)
+    return Watched(viewer=viewer, video_id=view.video_id, view=view)
 
 
 def _type(annotation: Annotation) -> str:

@@ -18,7 +18,8 @@ from trainer.data.rendering import Renderer
 from trainer.distributed import Ranks
 from trainer.model.language import add_lora, load_language_model, load_tokenizer, make_renderer
 from trainer.model.video_lm import VideoLM
-from trainer.model_folder import ADAPTER, CONNECTOR, LM, ModelConfig, load_own
+from trainer.model_config import ModelConfig
+from trainer.model_folder import ADAPTER, CONNECTOR, LM, load_own
 from trainer.preprocessing import Preprocessing
 from trainer.sharding import is_sharded, shard
 

@@ -29,7 +29,7 @@ TOKENS = 8
 
 
 def batch_of(watched: Watched) -> dict[str, Any]:
-    rendered = watched.viewer.renderer.render_prompt(ASKED, view=watched.view, span=watched.span)
+    rendered = watched.viewer.renderer.render_prompt(ASKED, view=watched.view)
     batch = watched.viewer.batch(rendered, watched.view)
     values = {name: getattr(batch, name) for name in batch.__slots__}
     return values
@@ -107,6 +107,28 @@ def test_every_view_of_a_span_is_encoded_in_whole(
         first, second = batch_of(cached), batch_of(raw)
         for name, value in first.items():
             assert_same(value, second[name], name)
+
+
+def test_a_model_of_spans_counts_from_their_start(
+    cache: FeatureCache, model: AskableModel, videos: list[Path]
+) -> None:
+    by_video = Viewer(model, cache).watch(str(videos[0]), span=(2.0, 4.0))
+    view = replace(model.preprocessing.view, time_base="span")
+    preprocessing = replace(model.preprocessing, view=view)
+    seen = replace(model, config=replace(model.config, preprocessing=preprocessing))
+    by_span = Viewer(seen, cache).watch(str(videos[0]), span=(2.0, 4.0))
+    said = [
+        model.tokenizer.decode(
+            one.viewer.renderer.render_prompt(ASKED, view=one.view).ids_L.tolist()
+        )
+        for one in (by_video, by_span)
+    ]
+    assert "2.0-4.0 seconds: " in said[0]
+    assert "0.0-2.0 seconds: " in said[1]
+    for one in (by_video, by_span):
+        assert answer(seen, ASKED, watched=one, max_new_tokens=1).clips == ((2.0, 4.0),)
+    first, second = batch_of(by_video), batch_of(by_span)
+    assert_same(first["frame_seconds_CF"], second["frame_seconds_CF"], "frame_seconds_CF")
 
 
 def test_generate_gives_the_words_of_transformers(

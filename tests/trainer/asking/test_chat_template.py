@@ -58,7 +58,7 @@ def test_ids_are_those_of_the_renderer(
             told, chat_template=template, add_generation_prompt=opens, tokenize=False
         )
         found = tokenizer()(text, add_special_tokens=False)["input_ids"]
-        expected = ours.render_messages(messages, view=None, span=None, opens_answer=opens)
+        expected = ours.render_messages(messages, view=None, opens_answer=opens)
         assert found == expected.ids_L.tolist()
 
 
