@@ -93,8 +93,13 @@ def add_step_gradients(
     device = torch.device(computing.ranks.device)
     loss = torch.zeros(1, dtype=torch.float64, device=device)
     while True:
-        with clock.timed("wait"):
-            result = next(batches)
+        try:
+            with clock.timed("wait"):
+                result = next(batches)
+        except Exception as error:
+            ranks = computing.ranks
+            error.add_note(f"rank {ranks.rank} of {ranks.world}, which was reading ahead")
+            raise
         with result as (job, batch), _naming(job, batch, ranks=computing.ranks):
             with clock.timed("copy"):
                 moved = batch.to(device)
