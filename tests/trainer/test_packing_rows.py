@@ -14,10 +14,16 @@ from tests.trainer.small_runs import config_of, write_annotations, write_cache
 from trainer.data.batch import Batch
 from trainer.data.buffers import Buffers
 from trainer.data.planning import EMPTY, Pack
-from trainer.distributed import ALONE
+from trainer.learning.distributed import ALONE
+from trainer.learning.stepping import (
+    Computing,
+    StepClock,
+    Totals,
+    add_gradients,
+    add_step_gradients,
+)
+from trainer.learning.training import TrainingRun
 from trainer.model.video_lm import VideoLM
-from trainer.stepping import Computing, StepClock, Totals, add_gradients, add_step_gradients
-from trainer.training import TrainingRun
 
 CPU = torch.device("cpu")
 

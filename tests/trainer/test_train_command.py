@@ -16,8 +16,8 @@ import pytest
 from tests.trainer.small_runs import lines_of, write_annotations, write_cache
 from trainer.cli import call
 from trainer.cli.progress import Lines
-from trainer.interrupting import listening
-from trainer.reporting import StepReport
+from trainer.learning.interrupting import listening
+from trainer.learning.reporting import StepReport
 
 ROOT = Path(__file__).resolve().parents[2]
 TOML = """
@@ -174,7 +174,7 @@ def test_a_signal_is_taken_note_of_and_a_second_one_ends():
         assert told.number == signal.SIGTERM
     code = (
         "import os, signal, time\n"
-        "from trainer.interrupting import listening\n"
+        "from trainer.learning.interrupting import listening\n"
         "with listening():\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    time.sleep(1.1)\n"

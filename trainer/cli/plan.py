@@ -48,8 +48,8 @@ def plan(
     if not path:
         raise UsageError("no cache is named", hint="trainer plan CACHE, or cache.path in the TOML")
     from pipeline.cache import open_cache
-    from trainer.forecasting import forecast
-    from trainer.summary import count_text
+    from trainer.learning.forecasting import forecast
+    from trainer.learning.summary import count_text
 
     config = replace(config, run=replace(config.run, log=("jsonl",)))
     with open_cache(path) as opened:

@@ -15,11 +15,11 @@ import torch
 from pipeline.cache import FeatureCache
 from schemas.errors import FingerprintMismatch, UsageError
 from schemas.recipe import Recipe
-from trainer.asking import Viewer, Watched, answer
-from trainer.conversation import Conversation
+from trainer.asking.answering import Viewer, Watched, answer
+from trainer.asking.conversation import Conversation
+from trainer.asking.watching import encode_for
 from trainer.data.annotation import Message
-from trainer.model_folder import AskableModel, open_model
-from trainer.watching import encode_for
+from trainer.model.model_folder import AskableModel, open_model
 
 if TYPE_CHECKING:
     from tests.clips import ClipShelf
@@ -212,7 +212,7 @@ def test_clips_that_are_left_out_are_not_told(
     cache: FeatureCache, train: Any, videos: list[Path]
 ) -> None:
     from tests.trainer.asking.asked_runs import FROZEN
-    from trainer.exporting import export_run
+    from trainer.learning.exporting import export_run
 
     run = train(FROZEN, model={"reduce": {"kind": "prune", "keep": 0.34}})
     model = open_model(Path(export_run(run).model))

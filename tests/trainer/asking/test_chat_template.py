@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.chat_template import chat_template_of
 from trainer.config import TimeSpec
 from trainer.data.annotation import Message, Role
 from trainer.data.rendering import Renderer
 from trainer.data.template import TEMPLATES
+from trainer.model.chat_template import chat_template_of
 from trainer.model.language import load_tokenizer, make_renderer
 
 SPECIALS = [

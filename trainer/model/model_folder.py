@@ -31,8 +31,8 @@ from trainer.model.language import (
     with_adapter,
     without_torchvision,
 )
+from trainer.model.model_config import ModelConfig
 from trainer.model.video_lm import VideoLM
-from trainer.model_config import ModelConfig
 from trainer.preprocessing import Preprocessing
 
 CONNECTOR, LM, ADAPTER = "connector.safetensors", "lm", "adapter"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from trainer.config import OptimSpec, StageSpec
-from trainer.optimizing import make_optimizer, names_of, rate_factor, set_rates
+from trainer.learning.optimizing import make_optimizer, names_of, rate_factor, set_rates
 
 
 @given(st.integers(1, 300), st.sampled_from([0.0, 0.03, 0.5, 7.0]), st.floats(0, 1))

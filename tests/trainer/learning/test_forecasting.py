@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipeline.cache import FeatureCache, open_cache
 from tests.trainer.small_runs import config_of, write_annotations, write_cache
 from trainer.cli import call
-from trainer.forecasting import forecast
-from trainer.training import TrainingRun
+from trainer.learning.forecasting import forecast
+from trainer.learning.training import TrainingRun
 
 SHORT = ("run.save_every=0", "stages.align.steps=1", "stages.tune.steps=2")
 

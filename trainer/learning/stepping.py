@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from trainer.data.batch import Batch
 from trainer.data.stage_data import Job
-from trainer.distributed import Ranks
-from trainer.optimizing import trained_by
-from trainer.sharding import full, set_last
-from trainer.stages import Batches
+from trainer.learning.distributed import Ranks
+from trainer.learning.optimizing import trained_by
+from trainer.learning.sharding import full, set_last
+from trainer.learning.stages import Batches
 
 Section = Literal["wait", "copy", "forward", "backward", "optimizer"]
 SECTIONS: tuple[Section, ...] = ("wait", "copy", "forward", "backward", "optimizer")

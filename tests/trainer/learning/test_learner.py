@@ -12,11 +12,11 @@ import torch
 from pipeline.cache import FeatureCache, open_cache
 from schemas.errors import ConfigError, FingerprintMismatch
 from tests.trainer.small_runs import config_of, write_annotations, write_cache
-from trainer.distributed import ALONE
-from trainer.learner import Learner
+from trainer.learning.distributed import ALONE
+from trainer.learning.learner import Learner
+from trainer.learning.sharding import is_sharded, layers_of
+from trainer.learning.training import TrainingRun
 from trainer.model.video_lm import VideoLM
-from trainer.sharding import is_sharded, layers_of
-from trainer.training import TrainingRun
 
 BFLOAT16 = "model.dtype=bfloat16"
 CONNECTOR_ONLY = ("stages.tune.train=['connector']", "stages.tune.lr={connector=1e-3}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.model_config import ModelConfig
+from trainer.model.model_config import ModelConfig
 
 
 def model_card(config: ModelConfig, *, language_model: str) -> str:

@@ -30,12 +30,12 @@ from pipeline.cache import FeatureCache
 from trainer.config import TrainConfig
 from trainer.data.buffers import Buffers
 from trainer.data.planning import EMPTY
-from trainer.learner import Learner
+from trainer.learning.learner import Learner
+from trainer.learning.preparing import prepare_stages
+from trainer.learning.sharding import is_sharded, layers_of
+from trainer.learning.stages import Stage, make_stages
 from trainer.model.language import add_lora, load_language_model, without_torchvision
 from trainer.model.video_lm import VideoLM
-from trainer.preparing import prepare_stages
-from trainer.sharding import is_sharded, layers_of
-from trainer.stages import Stage, make_stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ def forecast(config: TrainConfig, *, cache: FeatureCache, ranks: int = 1) -> For
     counts = {name: _count(parameters) for name, parameters in model.parts().items()}
     told = tuple(_forecast_stage(config, stage, sizes=sizes, learner=learner) for stage in stages)
     memory = _memory(config, stages, model, sizes=sizes, learner=learner, ranks=ranks)
-    table = tomllib.loads(resources.files("trainer").joinpath("cards.toml").read_text("utf-8"))
+    table = tomllib.loads(resources.files("trainer.learning").joinpath("cards.toml").read_text("utf-8"))
     operations = sum(stage.operations for stage in told)
     cards = tuple(
         Card(

@@ -28,7 +28,7 @@ from trainer.data.fitting import fit_view
 from trainer.data.rendering import Rendered, Renderer
 from trainer.data.video_view import CachedVideo, VideoView, view_video
 from trainer.model.language import without_torchvision
-from trainer.model_folder import AskableModel
+from trainer.model.model_folder import AskableModel
 
 Input = Literal["video", "center", "text"]
 """As of `ViewSpec.input`: all, the middle frame alone, or nothing of the video."""

@@ -13,15 +13,14 @@ from typing import Any
 import torch
 
 from schemas.errors import ModelDamaged, ReelcacheError, UsageError
-from trainer.chat_template import chat_template_of
-from trainer.checkpointing import list_checkpoints, load_checkpoint, read_state
 from trainer.config import PARTS, ModelSpec, TrainConfig
-from trainer.distributed import Ranks
+from trainer.learning.checkpointing import list_checkpoints, load_checkpoint, read_state
+from trainer.learning.distributed import Ranks
+from trainer.learning.model_card import model_card
+from trainer.model.chat_template import chat_template_of
 from trainer.model.language import add_lora, load_language_model, load_tokenizer
-from trainer.model.video_lm import VideoLM
-from trainer.model_card import model_card
-from trainer.model_config import CONFIG, ModelConfig
-from trainer.model_folder import (
+from trainer.model.model_config import CONFIG, ModelConfig
+from trainer.model.model_folder import (
     ADAPTER,
     CONNECTOR,
     LM,
@@ -33,6 +32,7 @@ from trainer.model_folder import (
     own_tensors,
     renderer_of,
 )
+from trainer.model.video_lm import VideoLM
 from trainer.preprocessing import Preprocessing
 
 DEFAULT_NAME = "model"

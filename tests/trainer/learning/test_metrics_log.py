@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import UsageError
-from trainer.metrics_log import MetricsLog
+from trainer.learning.metrics_log import MetricsLog
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

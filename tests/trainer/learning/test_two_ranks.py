@@ -15,8 +15,8 @@ import pytest
 from pipeline.cache import open_cache
 from tests.trainer.small_runs import config_of, write_annotations, write_cache
 from tests.trainer.two_ranks import LORA, SHORT
-from trainer.checkpointing import list_checkpoints, read_state
-from trainer.training import TrainingRun
+from trainer.learning.checkpointing import list_checkpoints, read_state
+from trainer.learning.training import TrainingRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).resolve().parents[2]
