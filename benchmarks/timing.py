@@ -9,7 +9,7 @@ import random
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,15 @@ class LoadWatch:
         """Whether there was never more load than cores."""
         self.load = max(self.load, os.getloadavg()[0])
         return self.load <= self.num_cores
+
+
+def cpu_of(pids: Iterable[int]) -> float:
+    """CPU seconds that these processes have used, all their threads."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
