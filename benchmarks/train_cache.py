@@ -61,7 +61,7 @@ def publish_samples(
     recipe: Recipe,
     stamps: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Tars, index, empty rejects and cache.json; `shards` are numbers of samples, in their order."""
+    """Tars, index, no rejects and cache.json; `shards` are numbers of samples, in their order."""
     layout.shards.mkdir(parents=True)
     index = []
     for shard, numbers in enumerate(shards):

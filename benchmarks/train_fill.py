@@ -1,8 +1,9 @@
 """How full packs are, beside padding and packing in order; and what planning an epoch costs.
 
-Fill is tokens over the places for tokens. Nothing is more than full, and whole items may not fill
-packs to the brim: `bound` is as many packs as the sum of all lengths needs at least, or as the items
-need that are longer than half a pack.
+Fill is tokens over the places for tokens. No packing does better than `bound`: as many packs as the
+sum of all lengths needs, or as the items need that are longer than half a pack. Batches of items of
+like length are hardly padded, but hold very different numbers of tokens, and the largest bounds
+memory: `its spread` is that one over the mean.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ from trainer.data.planning import Items, Pack, plan_epoch
 
 LEAST_FILL = 0.9
 OURS, BOUND = "ours", "bound"
-IN_ORDER, PADDED, GROUPED = "packed in order", "padded, batches of 4", "padded, 4 of like length"
-WAYS = (OURS, BOUND, IN_ORDER, PADDED, GROUPED)
+IN_ORDER, PADDED, GROUPED = "in order", "padded 4", "like length 4"
+SPREAD = "its spread"
+WAYS = (OURS, BOUND, IN_ORDER, PADDED, GROUPED, SPREAD)
+LEARNING_CAPACITY = 512
+"""Of the learning task's own runs."""
 BATCH = 4
 MEGABATCH = 50 * BATCH
 """Items that are sorted by length together, where batches are of like length."""
@@ -55,8 +59,8 @@ TINY = FillScope(num_items=2_000, num_videos=20, capacities=(4096,), planned=(1_
 
 def measure_fill(scope: FillScope, *, rounds: int) -> dict[str, Any]:
     """Rows of all lengths and packs, the targets, and seconds of planning."""
-    rows = []
     learning = learning_lengths(scope.num_videos)
+    rows = [_row("learning task", learning, LEARNING_CAPACITY)]
     for capacity in scope.capacities:
         generator = np.random.default_rng(0)
         drawn = {
@@ -69,15 +73,7 @@ def measure_fill(scope: FillScope, *, rounds: int) -> dict[str, Any]:
             ),
         }
         for name, lengths in drawn.items():
-            rows.append(
-                {
-                    "lengths": name,
-                    "tokens_per_pack": capacity,
-                    "num_items": len(lengths),
-                    "quartiles": np.percentile(lengths, [25, 50, 75, 100]).tolist(),
-                    "fill": _fills(lengths, capacity),
-                }
-            )
+            rows.append(_row(name, lengths, capacity))
     targets = [
         {
             "lengths": row["lengths"],
@@ -92,10 +88,10 @@ def measure_fill(scope: FillScope, *, rounds: int) -> dict[str, Any]:
 
 
 def show_fill(report: dict[str, Any], *, is_reliable: bool) -> None:
-    print(f"{'fill of packs':34}{'items':>8}{'median':>8}" + "".join(f"{way:>26}" for way in WAYS))
+    print(f"{'fill of packs':34}{'items':>8}{'median':>8}" + "".join(f"{way:>15}" for way in WAYS))
     for row in report["rows"]:
         name = f"{row['lengths']}, {row['tokens_per_pack']}"
-        fills = "".join(f"{row['fill'][way]:26.3f}" for way in WAYS)
+        fills = "".join(f"{row['fill'][way]:15.3f}" for way in WAYS)
         print(f"{name:34}{row['num_items']:8}{row['quartiles'][1]:8.0f}{fills}")
     for target in report["targets"]:
         print(
@@ -110,18 +106,30 @@ def show_fill(report: dict[str, Any], *, is_reliable: bool) -> None:
         )
 
 
+def _row(name: str, lengths: Lengths, capacity: int) -> dict[str, Any]:
+    return {
+        "lengths": name,
+        "tokens_per_pack": capacity,
+        "num_items": len(lengths),
+        "quartiles": np.percentile(lengths, [25, 50, 75, 100]).tolist(),
+        "fill": _fills(lengths, capacity),
+    }
+
+
 def _fills(lengths: Lengths, capacity: int) -> dict[str, float]:
     packs = _plan(lengths, capacity)
     _check(packs, lengths, capacity)
     total = int(lengths.sum())
     shuffled = np.random.default_rng(1).permutation(lengths)
+    grouped = _of_like_length(shuffled)
     least = max(-(-total // capacity), int((lengths > capacity // 2).sum()))
     return {
         OURS: total / (len(packs) * capacity),
         BOUND: total / (least * capacity),
         IN_ORDER: total / (_num_in_order(shuffled, capacity) * capacity),
         PADDED: total / _padded(shuffled),
-        GROUPED: total / _padded(_of_like_length(shuffled)),
+        GROUPED: total / _padded(grouped),
+        SPREAD: BATCH * int(lengths.max()) / (_padded(grouped) / (len(grouped) / BATCH)),
     }
 
 

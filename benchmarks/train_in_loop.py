@@ -147,7 +147,10 @@ def show_in_loop(report: dict[str, Any]) -> None:
             f"{row['verdict']}: {row['tokens_per_frame']:g} tokens a frame: cached <="
             f" {MOST_CACHED:g} x (in loop - encoder) by CPU: {row['over_floor']:.3f}"
         )
-    print(f"by FLOP of the models, {'tokens a frame:':28}" + "".join(f"{t:8}" for t in TOKENS_PER_FRAME))
+    print(
+        f"by FLOP of the models, {'tokens a frame:':28}"
+        + "".join(f"{t:8}" for t in TOKENS_PER_FRAME)
+    )
     for name, ratios in report["estimates"].items():
         print(f"  {name:49}" + "".join(f"{ratio:7.1f}x" for ratio in ratios))
 
@@ -294,7 +297,7 @@ def _compare(
 def _flop_ratio(
     scope: InLoopScope, cache: FeatureCache, tokens_per_frame: float, tokens_per_pack: int
 ) -> float | None:
-    """What the estimate says of the pair that is measured; None: the encoder's shape is not known."""
+    """What the estimate says of the pair that is measured; None: of an encoder it does not know."""
     try:
         encoding = encode_flops((scope.encoder,), num_clips=CLIPS_PER_VIDEO)
     except KeyError:

@@ -62,8 +62,11 @@ def learning_lengths(num_videos: int) -> Lengths:
 
 
 def mixed_lengths(num_items: int, *, capacity: int, generator: np.random.Generator) -> Lengths:
-    """Conversations of 50 to 8000 tokens, log-normal around 300, and as many again about videos of
-    1 to 128 clips, short ones more often; what is too long is shown fewer clips, or dropped."""
+    """Of conversations, half of them about videos.
+
+    Texts have 50 to 8000 tokens, log-normal around 300, videos 1 to 128 clips, short ones more
+    often. What is too long is shown fewer clips, or dropped.
+    """
     texts = np.exp(generator.normal(np.log(300), 1.0, num_items)).clip(50, 8000).astype(np.int64)
     clips = np.exp(generator.uniform(0, np.log(129), num_items)).astype(np.int64)
     clips *= generator.random(num_items) < 0.5

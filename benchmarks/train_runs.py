@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
@@ -38,8 +39,6 @@ def write_lm(folder: Path, size: LmSize) -> int:
     """A folder of transformers: the number of its parameters, embeddings included."""
     with without_torchvision():
         from transformers import Qwen2Config, Qwen2ForCausalLM
-        from transformers.utils import logging
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer("tiny")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -138,10 +137,8 @@ def train_until(
             spent = (used, time.perf_counter() - wall)
             raise _EnoughError
 
-    try:
+    with contextlib.suppress(_EnoughError):
         run.train(show=show)
-    except _EnoughError:
-        pass
     lines = (run.out / METRICS).read_text().splitlines()
     return spent, [json.loads(line) for line in lines]
 

@@ -59,8 +59,8 @@ FULL = WaitScope(
             num_samples=96,
         ),
     ),
-    lm=LmSize(width=384, num_layers=8, mlp_width=1024, num_heads=6),
-    steps=6,
+    lm=LmSize(width=256, num_layers=8, mlp_width=768, num_heads=4),
+    steps=5,
 )
 TINY = WaitScope(
     kinds=(_kind("16 kB a clip", {"internvideo2": (4, 4, 4, 64)}, num_samples=96),),
@@ -98,13 +98,15 @@ def measure_wait(
 
 def show_wait(report: dict[str, Any]) -> None:
     millions = report["lm_parameters"] / 1e6
-    print(f"{f'waiting for data, LM of {millions:.0f} M':52}{'s a step':>16}{'wait':>8}{'CPU of':>8}")
+    print(
+        f"{f'waiting for data, LM of {millions:.0f} M':52}{'s a step':>16}{'wait':>8}{'CPU of':>8}"
+    )
     print(f"{'':52}{'wall':>8}{'CPU':>8}{'share':>8}{'held':>8}")
     for row in report["rows"]:
-        steps = row["steps"]
+        wall, cpu = (row[f"{by}_seconds"]["median"] / row["steps"] for by in ("wall", "cpu"))
         print(
             f"{row['kind'] + ': ' + row['way']:52}"
-            f"{row['wall_seconds']['median'] / steps:8.2f}{row['cpu_seconds']['median'] / steps:8.2f}"
+            f"{wall:8.2f}{cpu:8.2f}"
             f"{row['wait_share']:8.2%}{row['cpu_ratio']:8.3f}"
         )
     for target in report["targets"]:
