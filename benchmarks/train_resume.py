@@ -9,6 +9,7 @@ for: seconds of each sample, times the samples until there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import statistics
@@ -24,13 +25,11 @@ from benchmarks.decode_files import run_measured
 from benchmarks.encode_steps import spend
 from benchmarks.timing import Spent, measure_in_turn, temporary_folder
 from benchmarks.train_cache import Kind, write_cache
-from benchmarks.train_feeding import clip_reader
-from benchmarks.train_runs import config_of, stage_data, write_questions
+from benchmarks.train_runs import config_of, write_questions
 from pipeline.cache import FeatureCache, open_cache
 from pipeline.layout import CacheLayout
 from trainer.config import TrainConfig
 from trainer.data.buffers import Buffers
-from trainer.data.clip_reader import CachedClips
 from trainer.metrics_log import METRICS
 from trainer.run_folder import begin_run
 from trainer.training import TrainingRun
@@ -102,11 +101,11 @@ def measure_resume(scope: ResumeScope, *, rounds: int, folder: Path | None) -> d
             step = int(packs_per_epoch * DEPTH) // 4
             resumed = config("resumed", step + 1)
             num_before = _save_at(resumed, cache, step)
-            starts = {
-                FRESH: _start(fresh, cache, expected=0),
-                RESUMED: _start(resumed, cache, expected=step),
-            }
             peers = _iterating(resumed, cache, step, num_before)
+        starts = {
+            FRESH: _start(fresh, layout, expected=0),
+            RESUMED: _start(resumed, layout, expected=step),
+        }
         timings = measure_in_turn(
             {
                 FRESH: lambda: _command(fresh, layout, place / "out", is_saved=False),
@@ -150,7 +149,8 @@ def show_resume(report: dict[str, Any], *, is_reliable: bool) -> None:
         parts = ", ".join(f"{name} {spent[0]:.2f}" for name, spent in start["spent"].items())
         print(
             f"  {way}: {start['first_batch_cpu_seconds']:.2f} CPU s to the first batch ({parts});"
-            f" samples read before it: {start['read_before']}"
+            f" its samples: {start['num_samples']}, tars opened before it:"
+            f" {start['tars_opened_before']}"
         )
     for name, seconds in report["peers"].items():
         print(
@@ -160,19 +160,6 @@ def show_resume(report: dict[str, Any], *, is_reliable: bool) -> None:
         f"{report['verdict']}: resume <= {MOST_OVER_FRESH:g} x a fresh start by CPU:"
         f" {report['cpu_ratio']:.2f}"
     )
-
-
-class WatchedReader:
-    """A ClipReader that remembers what it was asked for."""
-
-    def __init__(self, cache: FeatureCache) -> None:
-        self._reader = clip_reader(cache)
-        self.rows: list[list[int]] = []
-        """A list for each batch."""
-
-    def read(self, rows_CF: Any, frames_CF: Any, *, into: Buffers) -> CachedClips:
-        self.rows.append(rows_CF[:, 0].tolist())
-        return self._reader.read(rows_CF, frames_CF, into=into)
 
 
 class _ShortRun(TrainingRun):
@@ -202,35 +189,43 @@ def _save_at(config: TrainConfig, cache: FeatureCache, step: int) -> int:
     return sum(len(items[i].view or ()) for pack in packs for i in pack.items)
 
 
-def _start(config: TrainConfig, cache: FeatureCache, *, expected: int) -> dict[str, Any]:
+def _start(config: TrainConfig, layout: CacheLayout, *, expected: int) -> dict[str, Any]:
     """Where the seconds go until the first batch is there, and what is read before it."""
-    reader = WatchedReader(cache)
     spent: dict[str, Spent] = {}
     made: dict[str, Any] = {}
-
-    def join() -> None:
-        made["run"] = TrainingRun(config, cache=cache)
-
-    spent["join and model"] = spend(join)
-    run: TrainingRun = made["run"]
-    spent["checkpoint"] = spend(run.resume)
-    assert run.done == expected, (run.done, expected)
-    (stage,) = run.stages
-    data = stage_data(run, 0, reader)
-    jobs = data.jobs(first=run.done, rank=0, world=1)
-    spent["plan"] = spend(lambda: made.update(job=next(jobs)))
-    before = len(reader.rows)
-    spent["first batch"] = spend(lambda: made.update(batch=data.batch(made["job"].pack, Buffers())))
-    # The very items that an uninterrupted run would have here, by a plan made anew.
-    pack = stage.data.packs.step(expected)[0]
-    ids = [stage.data.prepared.items[number].id for number in pack.items]
-    assert list(made["batch"].item_ids) == ids, (made["batch"].item_ids, ids)
-    assert len(reader.rows) == 1, len(reader.rows)
+    with open_cache(layout.root) as cache:
+        spent["join and model"] = spend(lambda: made.update(run=TrainingRun(config, cache=cache)))
+        run: TrainingRun = made["run"]
+        spent["checkpoint"] = spend(run.resume)
+        assert run.done == expected, (run.done, expected)
+        (stage,) = run.stages
+        jobs = stage.data.jobs(first=run.done, rank=0, world=1)
+        spent["plan"] = spend(lambda: made.update(job=next(jobs)))
+        before = _num_open(layout)
+        pack = made["job"].pack
+        spent["first batch"] = spend(lambda: made.update(batch=stage.data.batch(pack, Buffers())))
+        assert _num_open(layout) > 0
+        # The very items that an uninterrupted run would have here, by a plan made anew.
+        planned = stage.data.packs.epoch(pack.epoch)
+        first = expected * len(stage.data.packs.step(expected))
+        first -= sum(len(stage.data.packs.epoch(epoch)) for epoch in range(pack.epoch))
+        assert pack == planned[first], (pack, planned[first])
     return {
         "spent": spent,
         "first_batch_cpu_seconds": sum(one[0] for one in spent.values()),
-        "read_before": before,
+        "epoch": pack.epoch,
+        "num_samples": len(made["batch"].clip_item_C),
+        "tars_opened_before": before,
     }
+
+
+def _num_open(layout: CacheLayout) -> int:
+    """Tars of the cache that this process has open; it closes none before the cache is closed."""
+    targets = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # what has listed them is closed by now
+            targets.append(link.readlink())
+    return sum(Path(layout.shards) in target.parents for target in targets)
 
 
 def _iterating(

@@ -101,13 +101,13 @@ def run_of(config: TrainConfig, cache: FeatureCache, *, reader: Any = None) -> T
     run = TrainingRun(config, cache=cache)
     if reader is not None:
         run.stages = [
-            replace(stage, data=stage_data(run, index, reader))
+            replace(stage, data=_stage_data(run, index, reader))
             for index, stage in enumerate(run.stages)
         ]
     return run
 
 
-def stage_data(run: TrainingRun, index: int, reader: Any) -> StageData:
+def _stage_data(run: TrainingRun, index: int, reader: Any) -> StageData:
     """The data of a stage, whose clips `reader` reads."""
     return StageData(
         run.config,

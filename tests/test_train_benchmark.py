@@ -38,7 +38,10 @@ def test_a_run_goes_on_at_once(tmp_path: Path) -> None:
     found = report["resume"]
     assert 2 * found["packs_per_epoch"] < 4 * found["step"] < 3 * found["packs_per_epoch"]
     assert found["samples_before"] > 0
-    assert [start["read_before"] for start in found["starts"].values()] == [0, 0]
+    starts = found["starts"].values()
+    assert [start["tars_opened_before"] for start in starts] == [0, 0]
+    assert [start["epoch"] for start in starts] == [0, 2]
+    assert all(0 < start["num_samples"] < 50 for start in starts)
     assert {row["way"] for row in found["commands"]} == set(found["starts"])
 
 
