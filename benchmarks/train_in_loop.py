@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.encode_steps import spend
 from benchmarks.timing import Spent, Timing, measure_in_turn, temporary_folder
 from benchmarks.train_cache import CLIP_SECONDS, publish_samples
+from benchmarks.train_encoding import (
+    CLIPS_PER_VIDEO,
+    FRAMES,
+    STREAM,
+    EncodingReader,
+    make_clips,
+    make_samples,
+)
 from benchmarks.train_feeding import clip_reader
 from benchmarks.train_flops import (
     APOLLO,
@@ -32,20 +39,14 @@ from benchmarks.train_flops import (
 )
 from benchmarks.train_runs import LmSize, config_of, run_of, train_until, write_lm, write_questions
 from pipeline.cache import FeatureCache, open_cache
-from pipeline.decoding import ClipFrames
 from pipeline.encoding import StreamEncoders
 from pipeline.layout import CacheLayout
-from schemas.errors import VideoError
 from schemas.recipe import Recipe
-from schemas.sample import Sample
 from trainer.data.buffers import Buffers
-from trainer.data.clip_reader import CachedClips
 
 CACHED, IN_LOOP = "cached features", "encoder in the loop"
 MOST_CACHED = 1.05
 """Times the step in the loop less its encoding."""
-STREAM, FRAMES = "video", 4
-CLIPS_PER_VIDEO = 4
 TEXT_TOKENS, NUM_CLIPS = 500, 15
 """Of the item that the estimate is for: 30 s at 2 fps, a question and an answer."""
 TOKENS_PER_FRAME = (32, 16, 8)
@@ -97,7 +98,7 @@ def measure_in_loop(
         }
     )
     encoders = StreamEncoders(recipe)
-    clips = _clips(encoders, num_clips=scope.num_videos * CLIPS_PER_VIDEO)
+    clips = make_clips(encoders, num_clips=scope.num_videos * CLIPS_PER_VIDEO)
     rows: list[dict[str, Any]] = []
     with temporary_folder(folder) as place:
         num_parameters = write_lm(place / "lm", scope.lm)
@@ -105,7 +106,7 @@ def measure_in_loop(
         publish_samples(
             layout,
             [range(len(clips))],
-            samples=_samples(encoders, clips),
+            samples=make_samples(encoders, clips),
             recipe=recipe,
             stamps=encoders.stamps,
         )
@@ -153,71 +154,6 @@ def show_in_loop(report: dict[str, Any]) -> None:
     )
     for name, ratios in report["estimates"].items():
         print(f"  {name:49}" + "".join(f"{ratio:7.1f}x" for ratio in ratios))
-
-
-class EncodingReader:
-    """Makes features of frames that lie in memory, as the pipeline does, whenever it is asked."""
-
-    def __init__(self, encoders: StreamEncoders, clips: list[ClipFrames]) -> None:
-        """`clips` are those of the rows of the index."""
-        self._encoders, self._clips = encoders, clips
-        self.cpu_seconds = 0.0
-
-    def read(self, rows_CF: Any, frames_CF: Any, *, into: Buffers) -> CachedClips:  # noqa: ARG002
-        clips = [self._clips[row] for row in rows_CF[:, 0]]
-        values: list[Any] = []
-        spent = spend(lambda: values.extend(encode(self._encoders, clips)))
-        self.cpu_seconds += spent[0]
-        times = np.stack([clip.times for clip in clips])
-        return CachedClips(
-            features={STREAM: torch.from_numpy(np.stack(values))},
-            scales={},
-            frame_mask=torch.ones(rows_CF.shape, dtype=torch.bool),
-            frame_times=torch.from_numpy(times),
-        )
-
-
-def encode(encoders: StreamEncoders, clips: list[ClipFrames]) -> Iterator[Any]:
-    """(T, H, W, D) float16 of each."""
-    for features in encoders.encode(clips):
-        assert not isinstance(features, VideoError), features
-        yield features[STREAM].values
-
-
-def _clips(encoders: StreamEncoders, *, num_clips: int) -> list[ClipFrames]:
-    spec, generator = encoders.specs[STREAM], np.random.default_rng(0)
-    shape = (FRAMES, spec.height, spec.width, 3)
-    clips = []
-    for number in range(num_clips):
-        start = CLIP_SECONDS * (number % CLIPS_PER_VIDEO)
-        begins = start + np.arange(FRAMES) * CLIP_SECONDS / FRAMES
-        clips.append(
-            ClipFrames(
-                clip_index=number % CLIPS_PER_VIDEO,
-                num_frames=FRAMES,
-                start_seconds=start,
-                end_seconds=start + CLIP_SECONDS,
-                times=np.stack([begins, begins + CLIP_SECONDS / FRAMES], axis=1),
-                frames={STREAM: generator.integers(0, 256, shape, dtype=np.uint8)},
-                preview=None,
-                corrupt=False,
-                shape={},
-            )
-        )
-    return clips
-
-
-def _samples(encoders: StreamEncoders, clips: list[ClipFrames]) -> Iterator[Sample]:
-    for number, (clip, values) in enumerate(zip(clips, encode(encoders, clips), strict=True)):
-        video_id = f"v{number // CLIPS_PER_VIDEO}"
-        yield Sample(
-            key=f"{video_id}_{clip.clip_index:06d}",
-            features={STREAM: values},
-            times=clip.times,
-            mask=np.ones(FRAMES, bool),
-            info={"video_id": video_id, "clip_index": clip.clip_index},
-            preview=None,
-        )
 
 
 def _check(cache: FeatureCache, reader: EncodingReader) -> None:
