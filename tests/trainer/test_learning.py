@@ -28,7 +28,7 @@ from trainer.stages import make_stages
 from trainer.training import TrainingRun
 
 NUM_STEPS = 300
-BOUND = 0.33
+BOUND = 0.28
 """Nats a supervised token, on unseen videos. Seeds 0, 1 and 2 reached @REAL@; those trained with
 the features of other videos @SWAPPED@."""
 
@@ -112,9 +112,7 @@ def learn(task: Task, cache: FeatureCache, captions: Path, folder: Path) -> Lear
 
 
 @pytest.fixture(scope="module")
-def learnt(
-    shapes: Task, cache: FeatureCache, tmp_path_factory: pytest.TempPathFactory
-) -> Learnt:
+def learnt(shapes: Task, cache: FeatureCache, tmp_path_factory: pytest.TempPathFactory) -> Learnt:
     return learn(shapes, cache, shapes.captions("train"), tmp_path_factory.mktemp("learnt"))
 
 
