@@ -80,7 +80,7 @@ def rows(draw: st.DrawFn) -> list[RowItem]:
 
 def clips_of(items: list[RowItem], *, with_audio: bool = True) -> CachedClips:
     """Values by which a frame is known."""
-    rows_CF, frames_CF = frames_of(items, frames_per_clip=F)
+    rows_CF, _ = frames_of(items, frames_per_clip=F)
     C = len(rows_CF)
     begins = np.concatenate(
         [i.shown.start_seconds + i.shown.origin_seconds for i in items if i.shown is not None]
