@@ -178,34 +178,29 @@ def test_bounds_of_known_answers() -> None:
     assert bounds.mean_iou == pytest.approx(2 / 3)
 
 
-@pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
-    return make_task(tmp_path_factory.mktemp("shapes"), num_train=3, num_test=1, processes=1)
-
-
-def test_a_task_is_a_cache_of_its_videos_and_rows_about_them(task: Task) -> None:
-    everyone = [scene.video_id for split in ("train", "test") for scene in task.scenes(split)]
-    assert len(everyone) == len(set(everyone)) == 4
-    with open_cache(str(task.cache)) as cache:
+def test_a_task_is_a_cache_of_its_videos_and_rows_about_them(shapes: Task) -> None:
+    everyone = [scene.video_id for split in ("train", "test") for scene in shapes.scenes(split)]
+    assert len(everyone) == len(set(everyone)) == 240
+    with open_cache(str(shapes.cache)) as cache:
         assert sorted(cache.videos) == sorted(everyone)
-        assert list(cache.recipe.streams) == list(Recipe.load(str(task.recipe)).streams)
-        for video_id in everyone:
+        assert list(cache.recipe.streams) == list(Recipe.load(str(shapes.recipe)).streams)
+        for video_id in everyone[::20]:
             samples = list(cache.video(video_id))
             assert len(samples) == 8
             times = np.concatenate([sample.times[:, 0] for sample in samples])
             np.testing.assert_allclose(times, np.arange(32) / 2)
     for split in ("train", "test"):
-        ids = {scene.video_id for scene in task.scenes(split)}
-        for path in (task.captions(split), task.questions(split)):
+        ids = {scene.video_id for scene in shapes.scenes(split)}
+        for path in (shapes.captions(split), shapes.questions(split)):
             rows = map(json.loads, path.read_text().splitlines())
             assert {row["video"] for row in rows} == ids
 
 
 def test_features_of_the_cache_tell_when_there_is_a_beep_and_which_way_things_move(
-    task: Task,
+    shapes: Task,
 ) -> None:
-    with open_cache(str(task.cache)) as cache:
-        for scene in task.scenes("train") + task.scenes("test"):
+    with open_cache(str(shapes.cache)) as cache:
+        for scene in shapes.scenes("test")[:8]:
             samples = list(cache.video(scene.video_id))
             motion = np.concatenate([sample.features["motion"] for sample in samples])
             for event in scene.events:
@@ -217,12 +212,12 @@ def test_features_of_the_cache_tell_when_there_is_a_beep_and_which_way_things_mo
             assert masks.all() if scene.sound != "none" else not masks.any()
 
 
-def test_what_is_there_is_kept_and_another_task_is_refused(task: Task) -> None:
-    before = {path: path.stat().st_mtime_ns for path in task.folder.rglob("*") if path.is_file()}
-    assert make_task(task.folder, num_train=3, num_test=1) == task
-    assert before == {p: p.stat().st_mtime_ns for p in task.folder.rglob("*") if p.is_file()}
+def test_what_is_there_is_kept_and_another_task_is_refused(shapes: Task) -> None:
+    before = {path: path.stat().st_mtime_ns for path in shapes.folder.rglob("*") if path.is_file()}
+    assert make_task(shapes.folder, num_train=200, num_test=40) == shapes
+    assert before == {p: p.stat().st_mtime_ns for p in shapes.folder.rglob("*") if p.is_file()}
     with pytest.raises(RuntimeError, match="has another task"):
-        make_task(task.folder, num_train=4, num_test=1)
+        make_task(shapes.folder, num_train=4, num_test=40)
 
 
 @pytest.mark.parametrize("name", OTHER_RECIPES)
@@ -236,11 +231,11 @@ def test_other_recipes_are_the_same_but_for_their_streams(name: str, tmp_path: P
     assert (own.sampling, own.audio, own.shards) == (other.sampling, other.audio, other.shards)
 
 
-def test_the_language_model_is_a_folder_of_transformers(task: Task) -> None:
+def test_the_language_model_is_a_folder_of_transformers(shapes: Task) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(task.lm)
-    model = AutoModelForCausalLM.from_pretrained(task.lm)
+    tokenizer = AutoTokenizer.from_pretrained(shapes.lm)
+    model = AutoModelForCausalLM.from_pretrained(shapes.lm)
     assert len(tokenizer) == model.config.vocab_size <= 370
     assert tokenizer.convert_tokens_to_ids(["<pad>", "<eos>", "<video>", "<q>", "<a>"]) == [
         *range(5)
