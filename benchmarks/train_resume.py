@@ -30,9 +30,9 @@ from pipeline.cache import FeatureCache, open_cache
 from pipeline.layout import CacheLayout
 from trainer.config import TrainConfig
 from trainer.data.buffers import Buffers
-from trainer.metrics_log import METRICS
-from trainer.run_folder import begin_run
-from trainer.training import TrainingRun
+from trainer.learning.metrics_log import METRICS
+from trainer.learning.run_folder import begin_run
+from trainer.learning.training import TrainingRun
 
 FRESH, RESUMED = "from the start, one step", "deep in epoch 3, one step"
 MOST_OVER_FRESH = 1.25

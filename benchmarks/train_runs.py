@@ -17,9 +17,9 @@ from benchmarks.timing import Spent
 from pipeline.cache import FeatureCache
 from trainer.config import TrainConfig
 from trainer.data.stage_data import StageData
-from trainer.metrics_log import METRICS
+from trainer.learning.metrics_log import METRICS
+from trainer.learning.training import StepReport, TrainingRun
 from trainer.model.language import load_tokenizer, without_torchvision
-from trainer.training import StepReport, TrainingRun
 
 COLOURS = ("red", "green", "blue", "yellow")
 

@@ -22,9 +22,9 @@ from pipeline.cache import FeatureCache, open_cache
 from trainer.config import TrainConfig
 from trainer.data.buffers import Buffers
 from trainer.data.stage_data import StageData
-from trainer.preparing import prepare_stages
-from trainer.stages import make_stages
-from trainer.training import TrainingRun
+from trainer.learning.preparing import prepare_stages
+from trainer.learning.stages import make_stages
+from trainer.learning.training import TrainingRun
 
 NUM_STEPS = 300
 BOUND = 0.28
