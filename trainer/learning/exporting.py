@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from schemas.errors import ModelDamaged, ReelcacheError, UsageError
-from trainer.config import PARTS, ModelSpec, TrainConfig
+from trainer.config import PARTS, TrainConfig
 from trainer.learning.checkpointing import list_checkpoints, load_checkpoint, read_state
 from trainer.learning.distributed import Ranks
 from trainer.learning.model_card import model_card
@@ -33,6 +33,7 @@ from trainer.model.model_folder import (
     renderer_of,
 )
 from trainer.model.video_lm import VideoLM
+from trainer.model_spec import ModelSpec
 from trainer.preprocessing import Preprocessing
 
 DEFAULT_NAME = "model"

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from schemas.errors import ConfigError
-from trainer.config import AudioConnectorSpec, ConnectorSpec
 from trainer.data.batch import Batch
 from trainer.data.cache_shape import CacheShape
 from trainer.model.audio import AudioConnector
 from trainer.model.fusing import fuse
 from trainer.model.perceiver import Perceiver
 from trainer.model.pooling import Pooling
+from trainer.model_spec import AudioConnectorSpec, ConnectorSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

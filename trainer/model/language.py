@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from schemas.errors import UsageError
-from trainer.config import LoraSpec, TimeSpec
 from trainer.data.rendering import Renderer
 from trainer.data.template import choose_template
+from trainer.model_spec import LoraSpec, TimeSpec
 
 TINY = "tiny"
 TINY_SEED = 0

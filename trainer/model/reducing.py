@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.config import ReduceSpec
+from trainer.model_spec import ReduceSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.config import ModelSpec
 from trainer.data.batch import Batch
 from trainer.data.cache_shape import CacheShape
 from trainer.model.connector import Connector
 from trainer.model.reducing import build_reducer, drop_clips
 from trainer.model.time_head import TimeHead, time_loss
+from trainer.model_spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ import torch
 
 from schemas.errors import ConfigError
 from tests.trainer.model.batches import TWO_STREAMS, random_batch
-from trainer.config import AudioConnectorSpec, ConnectorSpec
 from trainer.model.audio import AudioConnector
 from trainer.model.connector import Connector
+from trainer.model_spec import AudioConnectorSpec, ConnectorSpec
 
 KINDS = ("perceiver", "conv_pool", "mlp_pool")
 DTYPES = (torch.float32, torch.bfloat16)

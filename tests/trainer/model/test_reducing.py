@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.config import ReduceSpec
 from trainer.model.reducing import build_reducer, drop_clips, kept_time_histogram, num_kept
+from trainer.model_spec import ReduceSpec
 
 counts = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 
