@@ -273,7 +273,7 @@ def _sizes_of(model: VideoLM, stage: Stage) -> _Sizes:
         p for layer in layers for name, p in layer.named_parameters() if "lora_" not in name
     ]
     embeddings = model.lm.get_input_embeddings().weight
-    blank = model._blank(stage.data.batch(EMPTY, Buffers()))
+    blank = model.with_blank_clip(stage.data.batch(EMPTY, Buffers()))
     with FlopCounterMode(display=False) as counter, torch.device("meta"):
         model.connector(blank.to("meta"))
     return _Sizes(
