@@ -75,10 +75,14 @@ class DataSpec:
     """How often it comes in an epoch: 2 twice, 0.5 half of it, drawn anew each epoch."""
     on_missing: Literal["error", "skip"] = "error"
     """What becomes of rows whose video or span is not in the cache; skipped ones are counted."""
+    max_missing: float = 1.0
+    """Of skip: the share of rows that may be."""
 
     def __post_init__(self) -> None:
         good = self.weight > 0 and math.isfinite(self.weight)
         check("data.weight", self.weight, "> 0", holds=good)
+        good = 0 <= self.max_missing <= 1
+        check("data.max_missing", self.max_missing, "in [0, 1]", holds=good)
 
     @property
     def label(self) -> str:

@@ -70,6 +70,7 @@ def test_paths_of_data_are_relative_to_the_file_and_those_of_the_command_are_not
         ("batch.on_long=cut", "batch.on_long"),
         ("data.0.weight=0.0", "data.weight = 0.0 must be > 0"),
         ("data.0.weight=nan", "data.weight = nan must be > 0"),
+        ("data.0.max_missing=1.5", "data.max_missing = 1.5 must be in [0, 1]"),
         ("view.fps=-1.0", "view.fps = -1.0 must be >= 0"),
         ("view.policy=uniform", "view.num_frames = 0 must be > 0 with policy uniform"),
         ("view.num_frames=8", "view.num_frames = 8 must be > 0 with policy uniform, else 0"),

@@ -78,6 +78,27 @@ def test_train_says_what_it_does(folder, tmp_path, capsys):
     assert "trainer resume" in said.err and "Traceback" not in said.err
 
 
+def test_options_stand_for_fields(folder, tmp_path, capsys):
+    """--log, --data and --on-missing, of train and of plan."""
+    rows = (folder / "said.jsonl").read_text().splitlines()
+    gone = json.loads(rows[0]) | {"id": "gone", "video": "nowhere"}
+    more = tmp_path / "more.jsonl"
+    more.write_text("".join(f"{row}\n" for row in (rows[1], json.dumps(gone))))
+    for command in ("plan", "train"):
+        arguments = [command, str(folder / "cache"), "--config", str(folder / "train.toml")]
+        arguments += ["--data", str(more), "--json", "--set", f"run.out={tmp_path / 'run'}"]
+        assert call(arguments) == 2
+        assert "more: of 2 rows 1 whose video is not in the cache" in capsys.readouterr().err
+        last = ["--on-missing", "skip"] + ["--log", "tensorboard"] * (command == "train")
+        assert call([*arguments, *last]) == 0
+        counts = json.loads(capsys.readouterr().out)["data"]["tune"]["more"]
+        assert (counts["rows"], counts["missing"]) == (2, 1)
+    assert list((tmp_path / "run").glob("events.out.tfevents.*"))
+    [config] = [json.loads((tmp_path / "run" / "run.json").read_text())["config"]]
+    assert config["run"]["log"] == ["tensorboard"]
+    assert {data["on_missing"] for data in config["data"]} == {"skip"}
+
+
 def test_quiet_is_silent(folder, tmp_path, capsys):
     assert train(folder, tmp_path / "run", "-q", "--set", "stages.tune.steps=1") == 0
     said = capsys.readouterr()
