@@ -18,7 +18,6 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from trainer.learning.learner import Learner
 from trainer.learning.preparing import prepare_stages
 from trainer.learning.sharding import is_sharded, layers_of
 from trainer.learning.stages import Stage, make_stages
-from trainer.model.language import add_lora, load_language_model, without_torchvision
+from trainer.model.language import add_lora, describe_language_model
 from trainer.model.video_lm import VideoLM
 
 
@@ -248,15 +247,9 @@ def _memory(
 
 
 def _model_of_shapes(config: TrainConfig, learner: Learner) -> VideoLM:
-    spec, folder = config.model, Path(config.model.lm)
+    spec = config.model
+    language_model = describe_language_model(spec.lm)
     with torch.device("meta"):
-        if (folder / "config.json").is_file():
-            with without_torchvision():
-                from transformers import AutoConfig, AutoModelForCausalLM
-            described = AutoConfig.from_pretrained(folder, local_files_only=True)
-            language_model = AutoModelForCausalLM.from_config(described)
-        else:
-            language_model = load_language_model(spec.lm, dtype=torch.float32)
         if spec.lora is not None:
             language_model = add_lora(language_model, spec.lora)
         return VideoLM(

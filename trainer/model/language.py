@@ -83,6 +83,19 @@ def load_language_model(where: str, *, dtype: torch.dtype, offline: bool = False
         )
 
 
+def describe_language_model(where: str) -> Any:
+    """As `load_language_model`, with shapes only, on torch's device `meta`: no weights are read."""
+    with without_torchvision():
+        from transformers import AutoConfig, AutoModelForCausalLM
+    _hush()
+    if where == TINY:
+        with torch.device("meta"):
+            return _tiny_model()
+    folder, gguf = _split(where)
+    with _as_usage(where, "language model"), torch.device("meta"):
+        return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder, **gguf))
+
+
 def add_lora(model: Any, spec: LoraSpec) -> Any:
     """The model with adapters, which alone can be trained. UsageError: no such modules."""
     with without_torchvision():
