@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trainer.asking.answering import Answer, Prefix, Watched, answer
+from trainer.asking.answering import Answer, Prefix, answer
+from trainer.asking.viewing import Watched
 from trainer.data.annotation import Message
 from trainer.model.model_folder import AskableModel
 

@@ -17,7 +17,8 @@ from pipeline.cli.show import common_options, print_json, set_verbosity, weights
 from schemas.errors import ReelcacheError, UsageError
 
 if TYPE_CHECKING:
-    from trainer.asking.answering import Answer, Watched
+    from trainer.asking.answering import Answer
+    from trainer.asking.viewing import Watched
     from trainer.model.model_folder import AskableModel
 
 Span = tuple[float, float]
@@ -135,7 +136,7 @@ def _watched(
     if video is None:
         yield None
         return
-    from trainer.asking.answering import Viewer
+    from trainer.asking.viewing import Viewer
 
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
