@@ -8,7 +8,7 @@ with open_cache("cache/") as cache:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,12 +79,13 @@ def answer(
     watched: Watched | None,
     max_new_tokens: int,
     prefix: Prefix | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Answer:
     """The greedy answer to the last of `messages`; `watched` is None for text only.
 
     `prefix` is what was read for the question before in the same conversation, and is brought up to
-    date. A video of more tokens than a row had in training is shown fewer clips, evenly spread.
-    UsageError: not even one fits.
+    date. `say` is told the answer as far as there is one, after each token. A video of more tokens
+    than a row had in training is shown fewer clips, evenly spread. UsageError: not even one fits.
     """
     began = time.perf_counter()
     prefix = Prefix() if prefix is None else prefix
@@ -95,13 +96,22 @@ def answer(
         embeds_LH = model.lm.embed_text(rendered.ids_L[count:].tolist())
     else:
         embeds_LH = _begin(model, rendered, view, watched, prefix)
+
+    def decode(ids: list[int]) -> str:
+        text: str = model.tokenizer.decode(ids, skip_special_tokens=True)
+        return text.strip()
+
     said = model.lm.generate(
-        embeds_LH, cache=prefix.memory, max_new_tokens=max_new_tokens, eos_ids=model.eos_ids
+        embeds_LH,
+        cache=prefix.memory,
+        max_new_tokens=max_new_tokens,
+        eos_ids=model.eos_ids,
+        say=None if say is None else lambda ids: say(decode(ids)),
     )
     read = prefix.memory.get_seq_length() + prefix.num_left_out
     prefix.ids = [*rendered.ids_L.tolist(), *said.ids][:read]
     return Answer(
-        text=model.tokenizer.decode(said.ids, skip_special_tokens=True).strip(),
+        text=decode(said.ids),
         video=None if watched is None else watched.video_id,
         clips=prefix.clips,
         span=_to_seconds(said.span_2, view),

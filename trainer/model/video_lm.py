@@ -11,7 +11,7 @@ other, without a warning.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,12 +161,19 @@ class VideoLM(nn.Module):
 
     @torch.no_grad()
     def generate(
-        self, embeds_LH: Tensor, *, cache: Any, max_new_tokens: int, eos_ids: Collection[int]
+        self,
+        embeds_LH: Tensor,
+        *,
+        cache: Any,
+        max_new_tokens: int,
+        eos_ids: Collection[int],
+        say: Callable[[list[int]], None] | None = None,
     ) -> Generated:
         """The greedy answer to a prompt, at least one token of which is not in the cache yet.
 
         `cache` is a DynamicCache of transformers, with what comes before the prompt; afterwards it
-        has the prompt too, and the answer up to its last token but one.
+        has the prompt too, and the answer up to its last token but one. `say` is told all of the
+        answer that there is, after each token.
         """
         ids: list[int] = []
         span_2: Tensor | None = None
@@ -188,6 +195,8 @@ class VideoLM(nn.Module):
             if best in eos_ids:
                 return Generated(ids=ids, span_2=span_2, is_complete=True)
             ids.append(best)
+            if say is not None:
+                say(ids)
             if len(ids) >= max_new_tokens:
                 return Generated(ids=ids, span_2=span_2, is_complete=False)
             embeds_1LH = self.embed_text([best])[None]

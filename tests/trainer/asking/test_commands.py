@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainer.cli import call
-from trainer.cli.generate import read_span
+from trainer.cli.generate import Writing, read_span
 
 SOME = ["--device", "cpu", "--max-new-tokens", "8"]
 
@@ -76,6 +76,7 @@ def test_a_question_about_no_video(model_path: Path, capsys: pytest.CaptureFixtu
         (["MODEL", "a.mp4", "What?"], "a.mp4: no such file"),
         (["MODEL", "a.mp4", "What?", "--span", "5-3"], "--span '5-3' must be START-END"),
         (["MODEL", "a.mp4", "--text", "What?"], "--text is a question about no video"),
+        (["MODEL", "a.mp4", "What?", "--stream", "--json"], "--stream is for text"),
         (["MODEL", "a", "What?", "--features", "CACHE"], "no video 'a' in"),
         (["MODEL", "a", "What?", "--features", "CACHE", "--weights", "x"], "--weights is for"),
         (["MODEL", "a", "What?", "--features", "MODEL"], "has no cache.json"),
@@ -97,6 +98,38 @@ def test_what_is_wrong_is_said(
     assert out == ""
     assert "Traceback" not in err
     assert "bug" not in err
+
+
+def test_an_answer_is_written_while_it_is_made(
+    model_path: Path,
+    cache_path: Path,
+    videos: list[Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[str] = []
+    go_on = Writing.go_on
+
+    def listen(self: Writing, text: str) -> None:
+        go_on(self, text)
+        written.append(text)
+
+    asked = ["generate", model_path, "--features", cache_path, videos[0], "What is it?", *SOME]
+    assert run(*asked) == 0
+    whole = capsys.readouterr().out
+    monkeypatch.setattr(Writing, "go_on", listen)
+    assert run(*asked, "--stream") == 0
+    assert capsys.readouterr().out == whole
+    assert 1 < len(written) <= 8 and written[-1] == whole.rstrip("\n")
+
+
+def test_a_letter_waits_for_its_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    writing = Writing()
+    for text in ("caf", "caf\ufffd", "caf\u00e9", "caf\u00e9 au"):
+        writing.go_on(text)
+        assert "\ufffd" not in capsys.readouterr().out
+    writing.end("caf\u00e9 au lait")
+    assert capsys.readouterr().out == " lait\n"
 
 
 def test_a_span() -> None:
