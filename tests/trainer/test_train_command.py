@@ -15,7 +15,7 @@ import pytest
 
 from tests.trainer.small_runs import lines_of, write_annotations, write_cache
 from trainer.cli import call
-from trainer.cli.progress import Lines
+from trainer.cli.progress import Lines, open_display
 from trainer.learning.interrupting import listening
 from trainer.learning.reporting import StepReport
 
@@ -205,6 +205,25 @@ def test_a_signal_is_taken_note_of_and_a_second_one_ends():
     process = start(ROOT, "-c", code)
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 143, said
+
+
+def test_a_terminal_has_a_bar(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    fields: dict[str, Any] = {"num_steps": 4, "stage": "a", "loss": 1.5, "num_tokens": 2000}
+    with open_display(quiet=False) as display:
+        display.say("said: 60 rows [all]")
+        for step in range(1, 5):
+            display.show(StepReport(step=step, **fields))
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "said: 60 rows [all]" in said.err
+    assert "a: 4/4 steps, loss 1.5000" in said.err
+    with open_display(quiet=True) as display:
+        display.say("said: 60 rows [all]")
+        display.show(StepReport(step=1, **fields))
+    assert capsys.readouterr().err == ""
 
 
 def test_lines_come_every_ten_seconds(monkeypatch, capsys):

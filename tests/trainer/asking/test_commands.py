@@ -143,6 +143,7 @@ def test_export_and_evaluate(
     questions: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert run("export", whole_run, "-o", tmp_path / "model", "--step", 2, "--json") == 0
     told = json.loads(capsys.readouterr().out)
@@ -155,8 +156,21 @@ def test_export_and_evaluate(
     told = json.loads(capsys.readouterr().out)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == told["settings"]["num_asked"] == 4
-    assert run("evaluate", *common, "--input", "text") == 0
-    shown = capsys.readouterr().out
+    assert capsys.readouterr().err == ""
+    now = 0.0
+
+    def pass_six_seconds() -> float:
+        nonlocal now
+        now += 6
+        return now
+
+    with monkeypatch.context() as patch:
+        patch.setattr("time.monotonic", pass_six_seconds)
+        assert run("evaluate", *common, "-q") == 0
+        assert capsys.readouterr().err == ""
+        assert run("evaluate", *common, "--input", "text") == 0
+    shown, said = capsys.readouterr()
+    assert said.splitlines() == ["2 items asked", "4 items asked"]
     for word in ("R@.5", "mIoU", "object", "time", "input", "text", "fingerprint"):
         assert word in shown
     assert run("evaluate", *common, "--input", "blind") == 2
