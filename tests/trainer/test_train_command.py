@@ -18,6 +18,7 @@ from trainer.cli import call
 from trainer.cli.progress import Lines, open_display
 from trainer.learning.interrupting import listening
 from trainer.learning.reporting import StepReport
+from trainer.learning.stepping import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 TOML = """
@@ -71,6 +72,12 @@ def test_train_says_what_it_does(folder, tmp_path, capsys):
     assert any("stage tune: trains connector, lm on 60 items" in line for line in lines)
     assert any("5/5 steps, loss " in line for line in lines)
     assert lines[-1].startswith("5 steps done: ")
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        figures = json.loads(line)
+        spent = [figures[f"{section}_seconds"] for section in SECTIONS]
+        assert min(spent) >= 0 and figures["forward_seconds"] > 0 < figures["backward_seconds"]
+        assert sum(spent) <= figures["seconds"]
+        assert figures["wait_share"] == pytest.approx(spent[0] / figures["seconds"])
     # Nothing is left to do, and another run would be lost.
     assert call(["resume", str(tmp_path / "run"), "-q"]) == 0
     assert train(folder, tmp_path / "run", "-q") == 2
