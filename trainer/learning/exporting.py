@@ -24,6 +24,7 @@ from trainer.model.model_folder import (
     ADAPTER,
     CONNECTOR,
     LM,
+    begun_from,
     describe_files,
     digest_of,
     eos_ids_of,
@@ -33,7 +34,6 @@ from trainer.model.model_folder import (
     renderer_of,
 )
 from trainer.model.video_lm import VideoLM
-from trainer.model_spec import ModelSpec
 from trainer.preprocessing import Preprocessing
 
 DEFAULT_NAME = "model"
@@ -78,7 +78,8 @@ def export_run(
     config, preprocessing = _read_settings(state, checkpoint)
     parts = _trained_parts(config, stage=state["stage"])
     model, base_digest = _load(checkpoint, config, preprocessing, parts=parts)
-    base = _begun_from(config.model)
+    where = begun_from(config.model)
+    base = str(Path(where).resolve()) if Path(where).exists() else where
     tokenizer = load_tokenizer(config.model.lm)
     renderer = renderer_of(preprocessing, tokenizer)
     tokenizer.chat_template = chat_template_of(renderer.template, system=renderer.system)
@@ -166,7 +167,7 @@ def _load(
     """The model of a checkpoint, and the digest of the language model before it was trained."""
     spec = config.model
     language_model = load_language_model(
-        _begun_from(spec),
+        begun_from(spec),
         dtype=torch.float32 if "lm" in parts and not spec.lora else getattr(torch, spec.dtype),
     )
     digest = digest_of(language_model)
@@ -221,13 +222,6 @@ def _save_language_model(
         return base
     language_model.to(getattr(torch, spec.dtype)).save_pretrained(folder / LM)
     return f"{LM}/ and {ADAPTER}/" if has_adapter else f"{LM}/"
-
-
-def _begun_from(spec: ModelSpec) -> str:
-    """Where the language model was before the run."""
-    copy = Path(spec.init) / LM
-    where = str(copy) if spec.init and copy.is_dir() else spec.lm
-    return str(Path(where).resolve()) if Path(where).exists() else where
 
 
 def _summary(state: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from trainer.learning.distributed import Ranks
 from trainer.learning.sharding import is_sharded, shard
 from trainer.model.language import add_lora, load_language_model, load_tokenizer
 from trainer.model.model_config import ModelConfig
-from trainer.model.model_folder import ADAPTER, CONNECTOR, LM, load_own, renderer_of
+from trainer.model.model_folder import ADAPTER, CONNECTOR, begun_from, load_own, renderer_of
 from trainer.model.video_lm import VideoLM
 from trainer.preprocessing import Preprocessing
 
@@ -88,18 +88,15 @@ class Learner:
 
 
 def _language_model(config: TrainConfig) -> Any:
-    spec = config.model
-    where = spec.lm
+    spec, folder = config.model, Path(config.model.init)
     if spec.init:
-        folder = Path(spec.init)
         ModelConfig.read(folder)
         if (folder / ADAPTER).is_dir():
             raise UsageError(
                 f"model.init = {spec.init!r} has adapters",
                 hint="export it with --merge, and start from that",
             )
-        where = str(folder / LM) if (folder / LM).is_dir() else where
     trains = spec.lora is None and any("lm" in stage.train for stage in config.stages)
     held = torch.float32 if trains else getattr(torch, spec.dtype)
-    model = load_language_model(where, dtype=held)
+    model = load_language_model(begun_from(spec), dtype=held)
     return model if spec.lora is None else add_lora(model, spec.lora)

@@ -33,6 +33,7 @@ from trainer.model.language import (
 )
 from trainer.model.model_config import ModelConfig
 from trainer.model.video_lm import VideoLM
+from trainer.model_spec import ModelSpec
 from trainer.preprocessing import Preprocessing
 
 CONNECTOR, LM, ADAPTER = "connector.safetensors", "lm", "adapter"
@@ -112,6 +113,12 @@ def build_model(config: ModelConfig, *, folder: Path, lm: str | None = None) -> 
         shape=config.preprocessing.shape,
         frames_per_clip=config.preprocessing.frames_per_clip,
     )
+
+
+def begun_from(spec: ModelSpec) -> str:
+    """The language model that a run begins from: that of `init` where it has one, else `lm`."""
+    copy = Path(spec.init) / LM
+    return str(copy) if spec.init and copy.is_dir() else spec.lm
 
 
 def load_own(model: VideoLM, path: Path) -> None:
