@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from math import prod
 from typing import Any
 
 from pipeline.cache import FeatureCache
@@ -70,6 +71,19 @@ class Preprocessing:
     def frames_per_clip(self) -> int:
         """Of the view."""
         return self.view.frames_per_clip or self.shape.frames_per_clip
+
+    def cells_per_token(self) -> dict[str, float]:
+        """How many cells of a clip, `encoded` and `cached`, each of its tokens stands for.
+
+        Of the stream that has the most; a cache may be coarser than what its encoders give.
+        """
+        streams = self.shape.streams
+        share = self.frames_per_clip / (self.shape.frames_per_clip * self.tokens_per_clip)
+        cells = {
+            "encoded": [one.num_grids * prod(self.stamps[k]["grid"]) for k, one in streams.items()],
+            "cached": [one.num_grids * one.height * one.width for one in streams.values()],
+        }
+        return {name: round(max(counts) * share, 3) for name, counts in cells.items()}
 
     def identity(self) -> dict[str, Any]:
         """What the fingerprint is taken over. Defaults are dropped, so that new fields keep it."""

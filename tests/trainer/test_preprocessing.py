@@ -15,6 +15,7 @@ from pipeline.cache import FeatureCache, open_cache
 from schemas.errors import FingerprintMismatch, ModelDamaged
 from tests.trainer.data.clip_caches import STAMPS, write_clips
 from tests.trainer.small_runs import config_of
+from trainer.learning.summary import compression_line
 from trainer.model_spec import ReduceSpec
 from trainer.preprocessing import Preprocessing
 
@@ -93,6 +94,26 @@ def test_the_limit_of_clips_is_the_smaller_one(cache: FeatureCache) -> None:
     assert both.view.max_clips == 5
     both = preprocessing_of(cache, "view.max_clips=4", "stages.tune.max_clips=5")
     assert both.view.max_clips == 4
+
+
+def test_cells_that_a_token_stands_for(cache: FeatureCache, tmp_path: Path) -> None:
+    """4 frames of 3 x 2 cells; of each frame as many as before where there are fewer."""
+    plain = {"encoded": 6.0, "cached": 6.0}
+    assert preprocessing_of(cache).cells_per_token() == plain
+    assert preprocessing_of(cache, "view.frames_per_clip=2").cells_per_token() == plain
+    dense = preprocessing_of(cache, "model.connector.compression=2.0")
+    assert dense.cells_per_token() == {"encoded": 3.0, "cached": 3.0}
+    video = preprocessing_of(cache, "view.streams=['video']")
+    assert video.cells_per_token() == {"encoded": 4.0, "cached": 4.0}
+    # Apollo's release: 128 tokens for 4 frames of 27 x 27, here cached on a coarser grid.
+    stamps = STAMPS | {"image": {"grid": [27, 27], "dim": 5}}
+    write_clips(tmp_path, [{"v0": [4]}], overrides=("streams.image.grid=[9,9]",), stamps=stamps)
+    with open_cache(tmp_path) as coarse:
+        apollo = preprocessing_of(coarse, "model.connector.tokens_per_frame=32.0")
+    assert apollo.cells_per_token() == {"encoded": 22.781, "cached": 2.531}
+    line = compression_line(apollo)
+    assert line.startswith("128 tokens a clip, each for 22.781 cells of the encoders, 2.531 of the")
+    assert "above 16" in line and "above 16" not in compression_line(video)
 
 
 def test_it_comes_back(cache: FeatureCache) -> None:

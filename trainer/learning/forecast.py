@@ -63,6 +63,8 @@ class Forecast:
     parameters: dict[str, int]
     """Part -> how many, and `all`."""
     stages: tuple[StageForecast, ...]
+    cells_per_token: dict[str, float]
+    """As of `Preprocessing.cells_per_token`."""
     memory: Memory
     cards: tuple[Card, ...]
     utilisation: float

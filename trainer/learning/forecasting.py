@@ -33,6 +33,7 @@ from trainer.learning.learner import Learner
 from trainer.learning.preparing import prepare_stages
 from trainer.learning.sharding import is_sharded, layers_of
 from trainer.learning.stages import Stage, make_stages
+from trainer.learning.summary import compression_line
 from trainer.model.language import add_lora, describe_language_model
 from trainer.model.video_lm import VideoLM
 
@@ -80,12 +81,13 @@ def forecast(config: TrainConfig, *, cache: FeatureCache, ranks: int = 1) -> For
         ranks=ranks,
         parameters={**counts, "all": _count(list(model.parameters()))},
         stages=told,
+        cells_per_token=learner.preprocessing.cells_per_token(),
         memory=memory,
         cards=cards,
         utilisation=table["utilisation"],
         cards_date=table["date"],
         data={stage.spec.name: stage.data.prepared.report for stage in stages},
-        lines=tuple(lines),
+        lines=(*lines, compression_line(learner.preprocessing)),
     )
 
 

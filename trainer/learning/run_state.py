@@ -75,6 +75,7 @@ class RunState:
                 "frames_per_clip": learner.frames_per_clip,
                 "tokens_per_clip": preprocessing.tokens_per_clip,
                 "compression": config.model.connector.compression,
+                "cells_per_token": preprocessing.cells_per_token(),
                 "audio": None if audio is None else f"masked with p = {audio.mask_p}",
             },
             data={name: one.report for name, one in zip(names, prepared, strict=True)},

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from encoders.devices import device_name
+from trainer.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from trainer.learning.stages import Stage
     from trainer.learning.training import TrainingRun
+
+MANY_CELLS = 16.0
+"""Of an encoder for one token: more is usually safe for captions, less so for times of events."""
 
 
 def summary_lines(run: TrainingRun) -> list[str]:
@@ -18,7 +22,7 @@ def summary_lines(run: TrainingRun) -> list[str]:
         for line in stage.data.prepared.lines:
             if line not in lines:
                 lines.append(line)
-    lines.append(_parts_line(run))
+    lines += [compression_line(run.learner.preprocessing), _parts_line(run)]
     lines += [_stage_line(run, stage) for stage in run.stages]
     ranks = run.ranks
     device = device_name(ranks.device)
@@ -26,6 +30,18 @@ def summary_lines(run: TrainingRun) -> list[str]:
     if run.done:
         lines.append(f"going on after step {run.done:,} of {run.num_steps:,}")
     return lines
+
+
+def compression_line(preprocessing: Preprocessing) -> str:
+    """How many cells a token stands for, with a warning where they are many."""
+    cells = preprocessing.cells_per_token()
+    warning = f"; above {MANY_CELLS:g} events may be found less well" * (
+        cells["encoded"] > MANY_CELLS
+    )
+    return (
+        f"{preprocessing.tokens_per_clip} tokens a clip, each for {cells['encoded']:g} cells of the"
+        f" encoders, {cells['cached']:g} of the cache{warning}"
+    )
 
 
 def _parts_line(run: TrainingRun) -> str:

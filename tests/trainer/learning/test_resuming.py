@@ -101,6 +101,7 @@ def test_checkpoints_hold_what_was_trained(cache, whole):
         "frames_per_clip": 4,
         "tokens_per_clip": 4,
         "compression": 1.0,
+        "cells_per_token": {"encoded": 6.0, "cached": 6.0},
         "audio": "masked with p = 0.3",
     }
     from torch.distributed.checkpoint import FileSystemReader
