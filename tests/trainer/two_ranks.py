@@ -32,6 +32,7 @@ LORA: dict[str, Any] = {
     },
     "parallel": {"activation_checkpointing": True},
 }
+PRUNE = ("model.reduce.kind=prune", "model.reduce.keep=0.5")
 SHORT = ("stages.align.steps=1", "stages.tune.steps=3")
 """Checkpoints are at 1, 2 and 4."""
 
@@ -44,6 +45,7 @@ def main(folder: Path) -> None:
             "sharded": config_of(folder / "sharded", said, *SHORT, "batch.readers=2"),
             "copies": config_of(folder / "copies", said, *SHORT, "parallel.fsdp=off"),
             "text": config_of(folder / "text", text, *SHORT),
+            "pruned": config_of(folder / "pruned", said, *SHORT, *PRUNE),
             "half": config_of(folder / "half", said, *SHORT),
             "lora": config_of(folder / "lora", said, *SHORT, changes=LORA),
         }

@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pipeline.cache import FeatureCache, open_cache
 from tests.trainer.small_runs import config_of, lines_of, write_annotations, write_cache
 from trainer.data.buffers import Buffers
+from trainer.data.planning import Pack
+from trainer.learning.stepping import Computing, StepClock, Totals, add_gradients
 from trainer.learning.training import TrainingRun
 from trainer.model.reducing import num_kept
 
@@ -100,3 +103,27 @@ def test_clips_that_repeat_are_left_out_and_all_are_kept_where_none_may_repeat(
 def test_without_a_reducer_nothing_is_said_of_it(cache, said, tmp_path):
     TrainingRun(config_of(tmp_path, said, *STEPS), cache=cache).train()
     assert all("kept_by_time" not in line for line in figures_of(tmp_path))
+
+
+@pytest.mark.parametrize("items", [0, 1, 2])
+def test_the_scorer_takes_part_in_every_pack(items, cache, said, tmp_path):
+    """Also in one of which all clips stay: else ranks would wait for each other's gradients."""
+    run = TrainingRun(config_of(tmp_path, said, *STEPS, *PRUNE), cache=cache)
+    stage = run.stages[0]
+    run.begin(stage)
+    short = [
+        number
+        for number, item in enumerate(stage.data.prepared.items)
+        if item.view is not None and len(item.view) == 1
+    ]
+    pack = Pack(items=tuple(short[:items]), epoch=0)
+    assert len(pack.items) == items
+    add_gradients(
+        run.model,
+        stage.data.batch(pack, Buffers()),
+        totals=Totals(num_targets=10, num_spans=0, regression_weight=0.0),
+        computing=Computing(ranks=run.ranks),
+        clock=StepClock(torch.device("cpu")),
+    )
+    trained = [(n, p) for n, p in run.model.named_parameters() if p.requires_grad]
+    assert [name for name, parameter in trained if parameter.grad is None] == []

@@ -9,17 +9,19 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.cache import open_cache
 from tests.trainer.small_runs import config_of, write_annotations, write_cache
-from tests.trainer.two_ranks import LORA, SHORT
+from tests.trainer.two_ranks import LORA, PRUNE, SHORT
 from trainer.learning.checkpointing import list_checkpoints, read_state
+from trainer.learning.metrics_log import METRICS
 from trainer.learning.training import TrainingRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def free_port() -> int:
@@ -52,6 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open_cache(folder / "cache") as cache:
         TrainingRun(config_of(folder / "one", said, *SHORT), cache=cache).train()
         TrainingRun(config_of(folder / "one-text", text, *SHORT), cache=cache).train()
+        TrainingRun(config_of(folder / "one-pruned", said, *SHORT, *PRUNE), cache=cache).train()
         TrainingRun(config_of(folder / "one-lora", said, *SHORT, changes=LORA), cache=cache).train()
     shutil.copytree(folder / "one", folder / "half")
     shutil.rmtree(folder / "half" / "step-00000004")
@@ -72,17 +75,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def figures_of(out: Path, name: str) -> list[Any]:
+    return [json.loads(line)[name] for line in (out / METRICS).read_text().splitlines()]
+
+
 def losses_of(out: Path) -> list[float]:
-    lines = (out / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines]
+    return figures_of(out, "loss")
 
 
 @pytest.mark.parametrize(
-    ("two", "one"), [("sharded", "one"), ("copies", "one"), ("text", "one-text"), ("half", "one")]
+    ("two", "one"),
+    [
+        ("sharded", "one"),
+        ("copies", "one"),
+        ("text", "one-text"),
+        ("pruned", "one-pruned"),
+        ("half", "one"),
+    ],
 )
 def test_two_ranks_learn_what_one_does(two, one, folder):
     assert len(losses_of(folder / two)) == 4
     assert losses_of(folder / two) == pytest.approx(losses_of(folder / one), abs=1e-6, rel=1e-6)
+
+
+def test_clips_that_all_ranks_kept_are_counted(folder):
+    names = ("pruned", "one-pruned")
+    counts = [figures_of(folder / name, "kept_by_time") for name in names]
+    assert counts[0] == counts[1] and sum(counts[0][0]) > 0
 
 
 def test_losses_are_not_the_same_anyway(folder):
