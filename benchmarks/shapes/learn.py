@@ -49,8 +49,8 @@ def learn(
             return learnt
     from pipeline.cache import open_cache
     from trainer.config import TrainConfig
-    from trainer.exporting import export_run
-    from trainer.training import TrainingRun
+    from trainer.learning.exporting import export_run
+    from trainer.learning.training import TrainingRun
 
     mapping = make_config(task, arm, out=out, seed=seed, align_steps=align_steps, qa_steps=qa_steps)
     config = TrainConfig.from_mapping(mapping)
@@ -76,11 +76,10 @@ def learn(
 
 def ask(model: Path, cache: Any, questions: Path) -> tuple[dict[str, float], dict[str, int]]:
     """Scores, and how many questions each is of."""
-    from trainer.scoring import parse_spans, temporal_iou
-
-    from trainer.asking import Viewer, answer
+    from trainer.asking.answering import Viewer, answer
+    from trainer.asking.scoring import parse_spans, temporal_iou
     from trainer.data.formats import read_annotations
-    from trainer.model_folder import open_model
+    from trainer.model.model_folder import open_model
 
     askable = open_model(model, device="cpu")
     viewer = Viewer(askable, cache, kind=askable.preprocessing.view.input)

@@ -128,3 +128,20 @@ def test_an_override_leaves_dates_for_the_check_of_types():
 
     day = datetime.date(2024, 1, 2)
     assert set_field({"day": day}, "x=1") == {"day": day, "x": 1}
+
+
+def test_a_table_of_an_array_is_set_by_its_name_or_number():
+    before = {"stages": [{"name": "a", "lr": {"lm": 1.0}}, {"name": "b"}]}
+    after = set_field(before, "stages.a.lr.lm=0.5")
+    assert after == {"stages": [{"name": "a", "lr": {"lm": 0.5}}, {"name": "b"}]}
+    assert set_field(after, "stages.1.steps=3")["stages"][1] == {"name": "b", "steps": 3}
+    assert before["stages"][0] == {"name": "a", "lr": {"lm": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [("stages.c.steps=3", "c is not a table"), ("stages.steps=3", "stages is an array")],
+)
+def test_an_array_itself_is_not_set_into(assignment, words):
+    with pytest.raises(RecipeError, match=words):
+        set_field({"stages": [{"name": "a"}]}, assignment)

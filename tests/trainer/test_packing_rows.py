@@ -14,9 +14,16 @@ from tests.trainer.small_runs import config_of, write_annotations, write_cache
 from trainer.data.batch import Batch
 from trainer.data.buffers import Buffers
 from trainer.data.planning import EMPTY, Pack
+from trainer.learning.distributed import ALONE
+from trainer.learning.stepping import (
+    Computing,
+    StepClock,
+    Totals,
+    add_gradients,
+    add_step_gradients,
+)
+from trainer.learning.training import TrainingRun
 from trainer.model.video_lm import VideoLM
-from trainer.stepping import Computing, StepClock, Totals, add_gradients
-from trainer.training import TrainingRun
 
 CPU = torch.device("cpu")
 
@@ -135,3 +142,20 @@ def test_an_empty_pack_weighs_nothing_and_takes_part(run):
     found = gradients(run, [batch], num_targets=1)
     assert all(not gradient.any() for gradient in found.values())
     assert all(gradient.isfinite().all() for gradient in found.values())
+
+
+def test_an_error_says_whose_it_is(run, monkeypatch):
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(run.model.lm, "forward", fail)
+    stage = run.stages[0]
+    with (
+        stage.batches(done=1, ranks=ALONE, readers=0) as batches,
+        pytest.raises(RuntimeError, match="no memory") as caught,
+    ):
+        add_step_gradients(
+            run.model, batches, computing=Computing(ranks=ALONE), clock=StepClock(CPU)
+        )
+    (note,) = caught.value.__notes__
+    assert note.startswith("rank 0 of 1, step 2 of the stage, a pack of ")

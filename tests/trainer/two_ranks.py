@@ -17,10 +17,10 @@ from pipeline.cache import open_cache
 from tests.trainer.small_runs import config_of
 from trainer.data.buffers import Buffers
 from trainer.data.planning import EMPTY
-from trainer.distributed import join_ranks
-from trainer.sharding import set_last
-from trainer.stepping import Computing, StepClock, Totals, add_gradients
-from trainer.training import TrainingRun
+from trainer.learning.distributed import join_ranks
+from trainer.learning.sharding import set_last
+from trainer.learning.stepping import Computing, StepClock, Totals, add_gradients
+from trainer.learning.training import TrainingRun
 
 LORA: dict[str, Any] = {
     "model": {

@@ -11,6 +11,7 @@ from pipeline.cli.calling import CONTEXT, Commands, exit_code, lazy_group
 COMMANDS: Commands = {
     "train": ("trainer.cli.train:train", "Train from a cache, as a TOML file says."),
     "resume": ("trainer.cli.train:resume", "Go on with a run from its last checkpoint."),
+    "plan": ("trainer.cli.plan:plan", "Say what a run would do, hold and take."),
     "export": ("trainer.cli.export:export", "Write a run's model as a folder that can be asked."),
     "generate": ("trainer.cli.generate:generate", "Answer a question about a video."),
     "evaluate": ("trainer.cli.evaluate:evaluate", "Score a model's answers to annotations."),

@@ -11,7 +11,7 @@ import click
 from pipeline.cli.show import common_options, print_facts, print_json, print_table, set_verbosity
 
 if TYPE_CHECKING:
-    from trainer.evaluating import Evaluation
+    from trainer.asking.evaluating import Evaluation
 
 EPILOG = """\b
 Examples:
@@ -60,9 +60,9 @@ def evaluate(
     set_verbosity(quiet=quiet, loud=loud)
     from encoders.devices import choose_device
     from pipeline.cache import open_cache
+    from trainer.asking.evaluating import evaluate as ask_all
     from trainer.data.formats import read_annotations
-    from trainer.evaluating import evaluate as ask_all
-    from trainer.model_folder import open_model
+    from trainer.model.model_folder import open_model
 
     annotations = read_annotations(data, format=data_format)
     with open_cache(cache) as opened:
@@ -93,7 +93,7 @@ def _write(out: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _show(result: Evaluation) -> None:
-    from trainer.scoring import GroundingScore
+    from trainer.asking.scoring import GroundingScore
 
     header = ["type", "kind", "asked", "right", "95 %", "R@.3", "R@.5", "R@.7", "mIoU", "unread"]
     table: list[list[Any]] = []

@@ -40,7 +40,7 @@ def export(
     set_verbosity(quiet=quiet, loud=loud)
     import dataclasses
 
-    from trainer.exporting import export_run
+    from trainer.learning.exporting import export_run
 
     exported = export_run(run, out=out, step=step, merge=merge, copy_lm=copy_lm)
     if as_json:

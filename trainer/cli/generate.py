@@ -17,8 +17,8 @@ from pipeline.cli.show import common_options, print_json, set_verbosity, weights
 from schemas.errors import ReelcacheError, UsageError
 
 if TYPE_CHECKING:
-    from trainer.asking import Answer, Watched
-    from trainer.model_folder import AskableModel
+    from trainer.asking.answering import Answer, Watched
+    from trainer.model.model_folder import AskableModel
 
 Span = tuple[float, float]
 
@@ -75,8 +75,8 @@ def generate(
         raise UsageError("what is the QUESTION?", hint="put it in quotes, or begin a --chat")
     wanted = None if span is None else read_span(span)
     from encoders.devices import choose_device
-    from trainer.conversation import Conversation
-    from trainer.model_folder import open_model
+    from trainer.asking.conversation import Conversation
+    from trainer.model.model_folder import open_model
 
     device = choose_device(device)
     began = time.perf_counter()
@@ -135,7 +135,7 @@ def _watched(
     if video is None:
         yield None
         return
-    from trainer.asking import Viewer
+    from trainer.asking.answering import Viewer
 
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
@@ -148,7 +148,7 @@ def _watched(
             watched = Viewer(model, cache).watch(video, span=span)
             seconds["open"] = time.perf_counter() - began
         else:
-            from trainer.watching import encode_for
+            from trainer.asking.watching import encode_for
 
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reelcache-"))
             cache = stack.enter_context(

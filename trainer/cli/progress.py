@@ -14,7 +14,7 @@ from pipeline.cli.pace import Pace
 from pipeline.cli.show import duration_text
 
 if TYPE_CHECKING:
-    from trainer.reporting import StepReport
+    from trainer.learning.reporting import StepReport
 
 LINE_SECONDS = 10.0
 

@@ -13,10 +13,16 @@ import click
 from pipeline.cli.show import common_options, print_json, set_verbosity
 from schemas.errors import UsageError
 from trainer.config import TrainConfig
-from trainer.run_folder import absolute, begin_run, has_checkpoints, read_run, with_absolute_paths
+from trainer.learning.run_folder import (
+    absolute,
+    begin_run,
+    has_checkpoints,
+    read_run,
+    with_absolute_paths,
+)
 
 if TYPE_CHECKING:
-    from trainer.reporting import TrainResult
+    from trainer.learning.reporting import TrainResult
 
 TRAIN_EPILOG = """\b
 Examples:
@@ -124,10 +130,10 @@ def _run(
     from encoders.devices import choose_device
     from pipeline.cache import open_cache
     from trainer.cli.progress import open_display
-    from trainer.distributed import join_ranks
-    from trainer.interrupting import listening
-    from trainer.summary import summary_lines
-    from trainer.training import TrainingRun
+    from trainer.learning.distributed import join_ranks
+    from trainer.learning.interrupting import listening
+    from trainer.learning.summary import summary_lines
+    from trainer.learning.training import TrainingRun
 
     with (
         join_ranks(choose_device(device)) as ranks,
@@ -136,10 +142,10 @@ def _run(
         open_display(quiet=quiet or not ranks.is_first) as display,
     ):
         run = TrainingRun(config, cache=opened, ranks=ranks, say=display.say)
-        if is_new and ranks.is_first:
-            begin_run(config, cache=cache)
         if not is_new:
             run.resume()
+        if ranks.is_first:
+            begin_run(config, cache=cache)  # with what was changed, for the next time
         for line in summary_lines(run):
             display.say(line)
         with listening() as told:

@@ -49,8 +49,11 @@ def _hush() -> None:
         own_logging.disable_progress_bar()
 
 
-def load_tokenizer(where: str, *, offline: bool = False) -> Any:
-    """The tokenizer of `load_language_model`. UsageError: there is none."""
+def load_tokenizer(where: str, *, offline: bool = False, config: Any = None) -> Any:
+    """The tokenizer of `load_language_model`. UsageError: there is none.
+
+    `config` is one of transformers, for a folder whose own is no language model's.
+    """
     with without_torchvision():
         from transformers import AutoTokenizer
     _hush()
@@ -58,7 +61,9 @@ def load_tokenizer(where: str, *, offline: bool = False) -> Any:
         return _tiny_tokenizer()
     folder, gguf = _split(where)
     with _as_usage(where, "tokenizer"):
-        return AutoTokenizer.from_pretrained(folder, local_files_only=offline, **gguf)
+        return AutoTokenizer.from_pretrained(
+            folder, config=config, local_files_only=offline, **gguf
+        )
 
 
 def load_language_model(where: str, *, dtype: torch.dtype, offline: bool = False) -> Any:

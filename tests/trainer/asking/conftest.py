@@ -14,7 +14,7 @@ from tests.trainer.asking.asked_runs import CONFIG, VIDEOS, WHOLE, merged
 if TYPE_CHECKING:
     from pipeline.cache import FeatureCache
     from tests.clips import ClipShelf
-    from trainer.model_folder import AskableModel
+    from trainer.model.model_folder import AskableModel
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +78,7 @@ def train(cache_path: Path, questions: Path, tmp_path_factory: pytest.TempPathFa
 
     from pipeline.cache import open_cache
     from trainer.config import TrainConfig
-    from trainer.training import TrainingRun
+    from trainer.learning.training import TrainingRun
 
     torch.set_num_threads(1)
 
@@ -103,13 +103,13 @@ def whole_run(train: Train) -> Path:
 @pytest.fixture(scope="session")
 def model_path(whole_run: Path) -> Path:
     """Its model; not to be changed."""
-    from trainer.exporting import export_run
+    from trainer.learning.exporting import export_run
 
     return Path(export_run(whole_run).model)
 
 
 @pytest.fixture(scope="session")
 def model(model_path: Path) -> AskableModel:
-    from trainer.model_folder import open_model
+    from trainer.model.model_folder import open_model
 
     return open_model(model_path)

@@ -15,11 +15,11 @@ import torch
 from pipeline.cache import FeatureCache
 from schemas.errors import FingerprintMismatch, UsageError
 from schemas.recipe import Recipe
-from trainer.asking import Viewer, Watched, answer
-from trainer.conversation import Conversation
+from trainer.asking.answering import Viewer, Watched, answer
+from trainer.asking.conversation import Conversation
+from trainer.asking.watching import encode_for
 from trainer.data.annotation import Message
-from trainer.model_folder import AskableModel, open_model
-from trainer.watching import encode_for
+from trainer.model.model_folder import AskableModel, open_model
 
 if TYPE_CHECKING:
     from tests.clips import ClipShelf
@@ -29,7 +29,7 @@ TOKENS = 8
 
 
 def batch_of(watched: Watched) -> dict[str, Any]:
-    rendered = watched.viewer.renderer.render_prompt(ASKED, view=watched.view, span=watched.span)
+    rendered = watched.viewer.renderer.render_prompt(ASKED, view=watched.view)
     batch = watched.viewer.batch(rendered, watched.view)
     values = {name: getattr(batch, name) for name in batch.__slots__}
     return values
@@ -107,6 +107,28 @@ def test_every_view_of_a_span_is_encoded_in_whole(
         first, second = batch_of(cached), batch_of(raw)
         for name, value in first.items():
             assert_same(value, second[name], name)
+
+
+def test_a_model_of_spans_counts_from_their_start(
+    cache: FeatureCache, model: AskableModel, videos: list[Path]
+) -> None:
+    by_video = Viewer(model, cache).watch(str(videos[0]), span=(2.0, 4.0))
+    view = replace(model.preprocessing.view, time_base="span")
+    preprocessing = replace(model.preprocessing, view=view)
+    seen = replace(model, config=replace(model.config, preprocessing=preprocessing))
+    by_span = Viewer(seen, cache).watch(str(videos[0]), span=(2.0, 4.0))
+    said = [
+        model.tokenizer.decode(
+            one.viewer.renderer.render_prompt(ASKED, view=one.view).ids_L.tolist()
+        )
+        for one in (by_video, by_span)
+    ]
+    assert "2.0-4.0 seconds: " in said[0]
+    assert "0.0-2.0 seconds: " in said[1]
+    for one in (by_video, by_span):
+        assert answer(seen, ASKED, watched=one, max_new_tokens=1).clips == ((2.0, 4.0),)
+    first, second = batch_of(by_video), batch_of(by_span)
+    assert_same(first["frame_seconds_CF"], second["frame_seconds_CF"], "frame_seconds_CF")
 
 
 def test_generate_gives_the_words_of_transformers(
@@ -190,7 +212,7 @@ def test_clips_that_are_left_out_are_not_told(
     cache: FeatureCache, train: Any, videos: list[Path]
 ) -> None:
     from tests.trainer.asking.asked_runs import FROZEN
-    from trainer.exporting import export_run
+    from trainer.learning.exporting import export_run
 
     run = train(FROZEN, model={"reduce": {"kind": "prune", "keep": 0.34}})
     model = open_model(Path(export_run(run).model))

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.chat_template import chat_template_of
 from trainer.config import TimeSpec
 from trainer.data.annotation import Message, Role
 from trainer.data.rendering import Renderer
 from trainer.data.template import TEMPLATES
+from trainer.model.chat_template import chat_template_of
 from trainer.model.language import load_tokenizer, make_renderer
 
 SPECIALS = [
@@ -58,7 +58,7 @@ def test_ids_are_those_of_the_renderer(
             told, chat_template=template, add_generation_prompt=opens, tokenize=False
         )
         found = tokenizer()(text, add_special_tokens=False)["input_ids"]
-        expected = ours.render_messages(messages, view=None, span=None, opens_answer=opens)
+        expected = ours.render_messages(messages, view=None, opens_answer=opens)
         assert found == expected.ids_L.tolist()
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from pipeline.cache import FeatureCache
 from schemas.errors import AnnotationError
-from trainer import evaluating
+from trainer.asking import evaluating
+from trainer.asking.evaluating import evaluate, score_answer, score_rows
+from trainer.asking.scoring import AccuracyScore, GroundingScore
 from trainer.data.annotation import Annotation, Message
 from trainer.data.formats import read_annotations
-from trainer.evaluating import evaluate, score_answer, score_rows
-from trainer.model_folder import AskableModel
-from trainer.scoring import AccuracyScore, GroundingScore
+from trainer.model.model_folder import AskableModel
 
 
 def of(*content: str, **fields: Any) -> Annotation:

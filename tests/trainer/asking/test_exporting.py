@@ -16,12 +16,18 @@ from safetensors.torch import load_file, save_file
 from pipeline.cache import FeatureCache
 from schemas.errors import FingerprintMismatch, ModelDamaged, UsageError
 from tests.trainer.asking.asked_runs import FROZEN, LORA, WHOLE
-from trainer.asking import Viewer, answer
-from trainer.checkpointing import checkpoint_folder, list_checkpoints
+from trainer.asking.answering import Viewer, answer
 from trainer.data.annotation import Message
-from trainer.exporting import export_run
+from trainer.learning.checkpointing import checkpoint_folder, list_checkpoints
+from trainer.learning.exporting import export_run
 from trainer.model.language import load_language_model
-from trainer.model_folder import AskableModel, describe_files, digest_of, open_model, own_tensors
+from trainer.model.model_folder import (
+    AskableModel,
+    describe_files,
+    digest_of,
+    open_model,
+    own_tensors,
+)
 
 ASKED = [Message.of("user", "What is it?")]
 IDS = torch.tensor([[2, 40, 50, 60, 3]])

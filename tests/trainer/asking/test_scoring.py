@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data.annotation import Span, span_text
-from trainer.scoring import (
+from trainer.asking.scoring import (
     AccuracyScore,
     GroundingScore,
     is_same_answer,
@@ -22,6 +21,7 @@ from trainer.scoring import (
     union,
     wilson,
 )
+from trainer.data.annotation import Span, span_text
 
 TICKS = st.integers(0, 60)
 SPANS = st.lists(st.tuples(TICKS, TICKS).map(lambda pair: (min(pair), max(pair))), max_size=5)

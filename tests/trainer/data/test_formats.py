@@ -502,7 +502,7 @@ class TestFiles:
             ("a,b\n", "holds no row"),
             (b"\x89PNG\r\n\x1a\n", "is not UTF-8 text: byte 0 is 0x89"),
             (b"abc\0def", "it holds a zero byte"),
-            (gzip.compress(b"[]"), "is compressed by gzip"),
+            (gzip.compress(b"[]", mtime=0), "is compressed by gzip"),
             ("[{}]".encode("utf-16"), "is UTF-16 text"),
             (b"PAR1 and no more", "not a readable Parquet file"),
             ('[{"a": 1}', "line 1, column 10: not JSON"),

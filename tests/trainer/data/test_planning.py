@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.data.planning import EMPTY, Items, PackStream, of_rank, plan_epoch
@@ -104,6 +104,7 @@ def stream(items: Items, *, packs: int = 4, epochs: int = 0) -> PackStream:
     )
 
 
+@settings(max_examples=30)
 @given(some_items(), st.integers(1, 8), st.data())
 def test_steps_do_not_depend_on_the_way_to_them(items, packs, data):
     whole = [stream(items, packs=packs).step(number) for number in range(12)]

@@ -18,8 +18,8 @@ from trainer.data.buffers import Buffers
 from trainer.data.clip_reader import ClipReader
 from trainer.data.read_ahead import read_ahead
 from trainer.data.stage_data import Job, StageData, require_packs
-from trainer.learner import Learner
-from trainer.preparing import prepare_stages
+from trainer.learning.learner import Learner
+from trainer.learning.preparing import prepare_stages
 
 SMALL = ("batch.tokens_per_pack=190", "batch.packs=4")
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from schemas.errors import FingerprintMismatch, ModelDamaged, ReelcacheError, UsageError
-from schemas.settings import read_settings, to_mapping
-from trainer.config import ModelSpec
+from schemas.errors import FingerprintMismatch, ModelDamaged, UsageError
 from trainer.data.clip_reader import audio_tokens_per_clip
 from trainer.data.rendering import Renderer
 from trainer.model.language import (
@@ -32,103 +29,17 @@ from trainer.model.language import (
     load_tokenizer,
     make_renderer,
     with_adapter,
+    without_torchvision,
 )
+from trainer.model.model_config import ModelConfig
 from trainer.model.video_lm import VideoLM
 from trainer.preprocessing import Preprocessing
 
-MODEL_TYPE = "reelcache"
-FORMAT_VERSION = 1
-CONFIG, CONNECTOR, LM, ADAPTER = "config.json", "connector.safetensors", "lm", "adapter"
+CONNECTOR, LM, ADAPTER = "connector.safetensors", "lm", "adapter"
 OWN = ("connector.", "reducer.", "time_head.")
 """Parameters that lie in CONNECTOR; the others are the language model's."""
 HASHED_BYTES = 256_000_000
 """Of larger files only the size is compared when a model is opened."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """config.json."""
-
-    preprocessing: Preprocessing
-    spec: ModelSpec
-    base: str
-    """The language model that was trained from."""
-    base_digest: str
-    """Of its weights, see `digest_of`; empty where lm/ makes it needless."""
-    trained: tuple[str, ...]
-    """Parts that were trained, of `config.PARTS`."""
-    training: Mapping[str, Any]
-    """Run, step, stages, data: for people."""
-    files: Mapping[str, Mapping[str, Any]]
-    """Path in the folder -> bytes and sha256 of files of weights."""
-    version: str
-    """Of reelcache, that wrote it."""
-
-    def to_mapping(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "model_type": MODEL_TYPE,
-            "format_version": FORMAT_VERSION,
-            "reelcache_version": self.version,
-            "fingerprint": self.preprocessing.fingerprint(),
-            "cache_fingerprint": self.preprocessing.cache_fingerprint(),
-            "base_model_name_or_path": self.base,
-            "base_digest": self.base_digest,
-            "trained": list(self.trained),
-            "model": to_mapping(self.spec),
-            "preprocessing": self.preprocessing.to_mapping(),
-            "training": dict(self.training),
-            "files": {name: dict(one) for name, one in self.files.items()},
-        }
-
-    @classmethod
-    def read(cls, folder: Path) -> ModelConfig:
-        """That of a folder. UsageError: it is no model. ModelDamaged: it cannot be read."""
-        path = folder / CONFIG
-        try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise UsageError(
-                f"{folder} is not a model: there is no {CONFIG}",
-                hint="export one from a run with: trainer export RUN",
-            ) from error
-        except (OSError, ValueError) as error:
-            raise ModelDamaged(f"{path}: cannot be read: {error}") from error
-        if not isinstance(told, dict) or told.get("model_type") != MODEL_TYPE:
-            raise UsageError(
-                f"{folder} is not a model of reelcache: its model_type is"
-                f" {told.get('model_type') if isinstance(told, dict) else told!r}",
-                hint="export one from a run with: trainer export RUN",
-            )
-        if told.get("format_version") != FORMAT_VERSION:
-            raise ModelDamaged(
-                f"{path}: format_version {told.get('format_version')!r} is not {FORMAT_VERSION},"
-                " which this version of reelcache reads",
-                hint=f"use reelcache {told.get('reelcache_version')}, which wrote it",
-            )
-        try:
-            config = cls(
-                preprocessing=Preprocessing.from_mapping(told["preprocessing"], where=str(path)),
-                spec=read_settings(ModelSpec, told["model"]),
-                base=str(told["base_model_name_or_path"]),
-                base_digest=str(told["base_digest"]),
-                trained=tuple(told["trained"]),
-                training=dict(told["training"]),
-                files={name: dict(one) for name, one in told["files"].items()},
-                version=str(told["reelcache_version"]),
-            )
-            found = config.preprocessing.fingerprint()
-        except ModelDamaged:
-            raise
-        except (LookupError, TypeError, ValueError, AttributeError, ReelcacheError) as error:
-            raise ModelDamaged(f"{path}: not what an export writes: {error!r}") from error
-        if told.get("fingerprint") != found:
-            raise ModelDamaged(
-                f"{path}: its fingerprint is {str(told.get('fingerprint'))[:8]} and that of its"
-                f" preprocessing {found[:8]}: it was changed, or another version wrote it",
-                hint="export the model again",
-            )
-        return config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +70,7 @@ def open_model(
     config = ModelConfig.read(folder)
     _check_files(folder, config)
     with _damaged(folder):
-        tokenizer = load_tokenizer(str(folder), offline=True)
+        tokenizer = load_tokenizer(str(folder), offline=True, config=_no_config())
     model = build_model(config, folder=folder, lm=lm, offline=offline)
     load_own(model, folder / CONNECTOR)
     model.to(device).eval().requires_grad_(requires_grad=False)
@@ -276,6 +187,13 @@ def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
         name = path.relative_to(folder).as_posix()
         found[name] = {"bytes": path.stat().st_size, "sha256": sha256}
     return found
+
+
+def _no_config() -> Any:
+    # transformers would remark that it knows no such model_type.
+    with without_torchvision():
+        from transformers import PreTrainedConfig
+    return PreTrainedConfig()
 
 
 def _check_files(folder: Path, config: ModelConfig) -> None:

@@ -25,9 +25,9 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 
 from schemas.errors import ModelDamaged
-from trainer.distributed import ALONE, Ranks
-from trainer.optimizing import trained_by
-from trainer.run_folder import COMPLETE
+from trainer.learning.distributed import ALONE, Ranks
+from trainer.learning.optimizing import trained_by
+from trainer.learning.run_folder import COMPLETE
 
 STATE = "state.json"
 TENSORS = "dcp"

@@ -15,12 +15,13 @@ from trainer.config import TrainConfig
 from trainer.data.cache_shape import CacheShape
 from trainer.data.clip_reader import audio_tokens_per_clip
 from trainer.data.rendering import Renderer
-from trainer.distributed import Ranks
+from trainer.learning.distributed import Ranks
+from trainer.learning.sharding import is_sharded, shard
 from trainer.model.language import add_lora, load_language_model, load_tokenizer, make_renderer
+from trainer.model.model_config import ModelConfig
+from trainer.model.model_folder import ADAPTER, CONNECTOR, LM, load_own
 from trainer.model.video_lm import VideoLM
-from trainer.model_folder import ADAPTER, CONNECTOR, LM, ModelConfig, load_own
 from trainer.preprocessing import Preprocessing
-from trainer.sharding import is_sharded, shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from trainer.data.buffers import Buffers
 from trainer.data.clip_reader import ClipReader
 from trainer.data.read_ahead import ReadAhead, read_ahead
 from trainer.data.stage_data import Job, Prepared, StageData
-from trainer.distributed import Ranks
-from trainer.learner import Learner
+from trainer.learning.distributed import Ranks
+from trainer.learning.learner import Learner
 
 Batches = ReadAhead[tuple[Job, Batch]]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trainer.asking import Answer, Prefix, Watched, answer
+from trainer.asking.answering import Answer, Prefix, Watched, answer
 from trainer.data.annotation import Message
-from trainer.model_folder import AskableModel
+from trainer.model.model_folder import AskableModel
 
 
 class Conversation:

@@ -10,12 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.cache import FeatureCache
-from trainer.asking import Input, Viewer, Watched, answer
-from trainer.data.annotation import Annotation, Message
-from trainer.data.item import Item
-from trainer.data.joining import join
-from trainer.model_folder import AskableModel
-from trainer.scoring import (
+from trainer.asking.answering import Input, Viewer, Watched, answer
+from trainer.asking.scoring import (
     AccuracyScore,
     GroundingScore,
     is_same_answer,
@@ -23,6 +19,10 @@ from trainer.scoring import (
     parse_spans,
     temporal_iou,
 )
+from trainer.data.annotation import Annotation, Message
+from trainer.data.item import Item
+from trainer.data.joining import join
+from trainer.model.model_folder import AskableModel
 
 MAX_NEW_TOKENS = 64
 Score = AccuracyScore | GroundingScore
@@ -160,7 +160,7 @@ def _watched(item: Item, viewer: Viewer) -> Watched | None:
     view = item.view
     if view is None:
         return None
-    return Watched(viewer=viewer, video_id=view.video_id, view=view, span=item.annotation.span)
+    return Watched(viewer=viewer, video_id=view.video_id, view=view)
 
 
 def _type(annotation: Annotation) -> str:

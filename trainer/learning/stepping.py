@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from trainer.data.batch import Batch
 from trainer.data.stage_data import Job
-from trainer.distributed import Ranks
-from trainer.optimizing import trained_by
-from trainer.sharding import full, set_last
-from trainer.stages import Batches
+from trainer.learning.distributed import Ranks
+from trainer.learning.optimizing import trained_by
+from trainer.learning.sharding import full, set_last
+from trainer.learning.stages import Batches
 
 Section = Literal["wait", "copy", "forward", "backward", "optimizer"]
 SECTIONS: tuple[Section, ...] = ("wait", "copy", "forward", "backward", "optimizer")
@@ -93,8 +93,13 @@ def add_step_gradients(
     device = torch.device(computing.ranks.device)
     loss = torch.zeros(1, dtype=torch.float64, device=device)
     while True:
-        with clock.timed("wait"):
-            result = next(batches)
+        try:
+            with clock.timed("wait"):
+                result = next(batches)
+        except Exception as error:
+            ranks = computing.ranks
+            error.add_note(f"rank {ranks.rank} of {ranks.world}, which was reading ahead")
+            raise
         with result as (job, batch), _naming(job, batch, ranks=computing.ranks):
             with clock.timed("copy"):
                 moved = batch.to(device)

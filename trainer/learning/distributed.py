@@ -86,7 +86,6 @@ def join_ranks(device: str = "cpu") -> Iterator[Ranks]:
         distributed.init_process_group("nccl", device_id=torch.device(device))
     else:
         distributed.init_process_group("gloo")
-    try:
-        yield Ranks(rank=distributed.get_rank(), world=world, device=device)
-    finally:
-        distributed.destroy_process_group()
+    yield Ranks(rank=distributed.get_rank(), world=world, device=device)
+    # Not after an error: it would wait for ranks that are in the middle of a message.
+    distributed.destroy_process_group()

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from schemas.errors import ConfigError
 from trainer.config import ParallelSpec
-from trainer.distributed import Ranks
+from trainer.learning.distributed import Ranks
 from trainer.model.video_lm import VideoLM
 
 

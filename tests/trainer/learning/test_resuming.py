@@ -15,11 +15,11 @@ import torch
 from pipeline.cache import FeatureCache, open_cache
 from schemas.errors import Diverged, FingerprintMismatch, ModelDamaged, UsageError
 from tests.trainer.small_runs import config_of, lines_of, write_annotations, write_cache
-from trainer.checkpointing import list_checkpoints, read_state
 from trainer.config import TrainConfig
-from trainer.interrupting import Told
-from trainer.reporting import StepReport
-from trainer.training import TrainingRun
+from trainer.learning.checkpointing import list_checkpoints, read_state
+from trainer.learning.interrupting import Told
+from trainer.learning.reporting import StepReport
+from trainer.learning.training import TrainingRun
 
 RANDOM: dict[str, Any] = {
     "model": {

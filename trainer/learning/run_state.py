@@ -16,7 +16,7 @@ from schemas.errors import FingerprintMismatch, ModelDamaged, UsageError
 from schemas.recipe import differing_fields
 from trainer.config import TrainConfig
 from trainer.data.stage_data import Prepared
-from trainer.learner import Learner
+from trainer.learning.learner import Learner
 
 FREE = re.compile(
     r"run\.(?!seed:)|batch\.readers:|parallel\.|optim\.|cache\.path:"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from encoders.devices import device_name
 
 if TYPE_CHECKING:
-    from trainer.stages import Stage
-    from trainer.training import TrainingRun
+    from trainer.learning.stages import Stage
+    from trainer.learning.training import TrainingRun
 
 
 def summary_lines(run: TrainingRun) -> list[str]:

@@ -27,7 +27,8 @@ from trainer.data.clip_reader import ClipReader, audio_tokens_per_clip
 from trainer.data.fitting import fit_view
 from trainer.data.rendering import Rendered, Renderer
 from trainer.data.video_view import CachedVideo, VideoView, view_video
-from trainer.model_folder import AskableModel
+from trainer.model.language import without_torchvision
+from trainer.model.model_folder import AskableModel
 
 Input = Literal["video", "center", "text"]
 """As of `ViewSpec.input`: all, the middle frame alone, or nothing of the video."""
@@ -40,7 +41,6 @@ class Watched:
     viewer: Viewer
     video_id: str
     view: VideoView
-    span: Span | None
 
 
 class Viewer:
@@ -92,7 +92,9 @@ class Viewer:
                 f"nothing of {video.video_id} lies in the span {_words(span)}, its clips are at"
                 f" {first:g}-{last:g} seconds"
             )
-        return Watched(viewer=self, video_id=video.video_id, view=view, span=span)
+        if span is not None and self.spec.time_base == "span":
+            view = view.since(span[0])
+        return Watched(viewer=self, video_id=video.video_id, view=view)
 
     def batch(self, rendered: Rendered, view: VideoView) -> Batch:
         """A row of one item. Its features are overwritten by the next one."""
@@ -204,7 +206,7 @@ def _render(
         return rendered, None
 
     def render(view: VideoView) -> Rendered:
-        return watched.viewer.renderer.render_prompt(messages, view=view, span=watched.span)
+        return watched.viewer.renderer.render_prompt(messages, view=view)
 
     fitted = fit_view(watched.view, render=render, capacity=capacity)
     if fitted is None:
@@ -223,7 +225,8 @@ def _begin(
     prefix: Prefix,
 ) -> Tensor:
     """A prompt that is read from its beginning."""
-    from transformers import DynamicCache
+    with without_torchvision():
+        from transformers import DynamicCache
 
     prefix.memory = DynamicCache(config=model.lm.lm.config)
     prefix.view, prefix.num_left_out, prefix.clips, prefix.stop = view, 0, (), 0
@@ -233,6 +236,7 @@ def _begin(
     shown = view.take(rendered.clips_C)
     if prompt.kept_C is not None:
         shown = shown.take(np.flatnonzero(prompt.kept_C.cpu().numpy()))
+    shown = shown.since(-shown.origin_seconds)
     starts, ends = shown.start_seconds.tolist(), shown.end_seconds.tolist()
     prefix.clips = tuple(zip(starts, ends, strict=True))
     prefix.num_left_out = len(rendered) - len(prompt.embeds_LH)
@@ -254,6 +258,7 @@ def _goes_back(memory: Any) -> bool:
 def _to_seconds(span_2: Tensor | None, view: VideoView | None) -> Span | None:
     if span_2 is None or view is None:
         return None
+    view = view.since(-view.origin_seconds)
     begin, end = float(view.start_seconds[0]), float(view.end_seconds[-1])
     start, stop = (begin + span_2.double().cpu() * (end - begin)).tolist()
     return start, stop

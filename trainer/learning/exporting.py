@@ -13,18 +13,17 @@ from typing import Any
 import torch
 
 from schemas.errors import ModelDamaged, ReelcacheError, UsageError
-from trainer.chat_template import chat_template_of
-from trainer.checkpointing import list_checkpoints, load_checkpoint, read_state
 from trainer.config import PARTS, ModelSpec, TrainConfig
-from trainer.distributed import Ranks
+from trainer.learning.checkpointing import list_checkpoints, load_checkpoint, read_state
+from trainer.learning.distributed import Ranks
+from trainer.learning.model_card import model_card
+from trainer.model.chat_template import chat_template_of
 from trainer.model.language import add_lora, load_language_model, load_tokenizer
-from trainer.model.video_lm import VideoLM
-from trainer.model_folder import (
+from trainer.model.model_config import CONFIG, ModelConfig
+from trainer.model.model_folder import (
     ADAPTER,
-    CONFIG,
     CONNECTOR,
     LM,
-    ModelConfig,
     describe_files,
     digest_of,
     eos_ids_of,
@@ -33,6 +32,7 @@ from trainer.model_folder import (
     own_tensors,
     renderer_of,
 )
+from trainer.model.video_lm import VideoLM
 from trainer.preprocessing import Preprocessing
 
 DEFAULT_NAME = "model"
@@ -112,7 +112,7 @@ def export_run(
         version=metadata.version("reelcache"),
     )
     _write_json(writing / CONFIG, described.to_mapping())
-    (writing / "README.md").write_text(_readme(described, told), encoding="utf-8")
+    (writing / "README.md").write_text(model_card(described, language_model=told), encoding="utf-8")
     _read_back(writing, own)
     writing.rename(out)
     return Exported(
@@ -261,54 +261,3 @@ def _read_back(folder: Path, own: Mapping[str, torch.Tensor]) -> None:
 
 def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _readme(config: ModelConfig, language_model: str) -> str:
-    preprocessing, training = config.preprocessing, config.training
-    shape, view = preprocessing.shape, preprocessing.view
-    fps = view.fps or shape.fps
-    stages = "\n".join(
-        f"* {stage['name']}: {', '.join(stage['train'])},"
-        f" {stage['steps'] or stage['epochs']} {'steps' if stage['steps'] else 'epochs'}"
-        for stage in training["stages"]
-    )
-    named = [f"{name} ({stamp['name']})" for name, stamp in preprocessing.stamps.items()]
-    encoders = ", ".join(named)
-    frames = f"{fps:g} frames a second"
-    if view.policy == "uniform":
-        frames = f"{view.num_frames} frames, evenly spread"
-    return f"""---
-library_name: reelcache
-base_model: {config.base}
----
-
-# A video language model
-
-It answers questions about a video from features of its frames. Trained with reelcache
-{config.version}, from the language model {config.base}; weights here: {language_model}.
-
-## Ask it
-
-    trainer generate THIS_FOLDER video.mp4 "What happens?"
-    trainer generate THIS_FOLDER --features CACHE VIDEO_ID "What happens?"
-
-## What it sees
-
-* frames: {frames}, clips of {preprocessing.frames_per_clip},
-  {preprocessing.tokens_per_clip} tokens a clip
-* encoders: {encoders}
-* sound: {"yes" if preprocessing.with_audio else "no"}
-* template: {preprocessing.template}; at most {preprocessing.max_tokens} tokens a question
-* fingerprint: {preprocessing.fingerprint()}, of caches: {preprocessing.cache_fingerprint()}
-
-## How it was trained
-
-Data: {", ".join(training["data"])}. Step {training["step"]:,}, seed {training["seed"]}.
-
-{stages}
-
-## Limits
-
-Encoders were frozen. Answers are as good as the data above; times are no finer than a clip says.
-Only caches of the fingerprint above can be asked, and videos through the same encoders.
-"""

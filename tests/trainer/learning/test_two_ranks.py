@@ -15,8 +15,8 @@ import pytest
 from pipeline.cache import open_cache
 from tests.trainer.small_runs import config_of, write_annotations, write_cache
 from tests.trainer.two_ranks import LORA, SHORT
-from trainer.checkpointing import list_checkpoints, read_state
-from trainer.training import TrainingRun
+from trainer.learning.checkpointing import list_checkpoints, read_state
+from trainer.learning.training import TrainingRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of `two_ranks`, after it, with the runs of one rank beside: `one`, `one-text`."""
     folder = tmp_path_factory.mktemp("ranks")
     write_cache(folder / "cache")
-    said = write_annotations(folder / "said.jsonl", *SHORT)
+    said = write_annotations(folder / "said.jsonl")
     text = write_annotations(folder / "text.jsonl", text_share=0.9)
     with open_cache(folder / "cache") as cache:
         TrainingRun(config_of(folder / "one", said, *SHORT), cache=cache).train()

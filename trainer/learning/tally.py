@@ -8,9 +8,9 @@ import time
 
 import torch
 
-from trainer.metrics_log import MetricsLog
-from trainer.reporting import StepReport
-from trainer.stepping import StepClock
+from trainer.learning.metrics_log import MetricsLog
+from trainer.learning.reporting import StepReport
+from trainer.learning.stepping import StepClock
 
 
 class Tally:

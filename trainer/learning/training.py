@@ -20,21 +20,26 @@ import torch
 
 from pipeline.cache import FeatureCache
 from schemas.errors import Diverged
-from trainer.checkpointing import list_checkpoints, load_checkpoint, read_state, save_checkpoint
 from trainer.config import TrainConfig
 from trainer.data.stage_data import require_packs
-from trainer.distributed import Ranks
-from trainer.interrupting import Told
-from trainer.learner import Learner
-from trainer.metrics_log import MetricsLog
-from trainer.optimizing import make_optimizer, names_of, rate_factor, set_rates, trained_by
-from trainer.preparing import prepare_stages
-from trainer.reporting import StepReport, TrainResult
-from trainer.run_state import RunState
-from trainer.sharding import average_gradients, begin_stage, is_sharded
-from trainer.stages import Batches, Stage, make_stages
-from trainer.stepping import Computing, StepClock, add_step_gradients, clip_gradients
-from trainer.tally import Tally
+from trainer.learning.checkpointing import (
+    list_checkpoints,
+    load_checkpoint,
+    read_state,
+    save_checkpoint,
+)
+from trainer.learning.distributed import Ranks
+from trainer.learning.interrupting import Told
+from trainer.learning.learner import Learner
+from trainer.learning.metrics_log import MetricsLog
+from trainer.learning.optimizing import make_optimizer, names_of, rate_factor, set_rates, trained_by
+from trainer.learning.preparing import prepare_stages
+from trainer.learning.reporting import StepReport, TrainResult
+from trainer.learning.run_state import RunState
+from trainer.learning.sharding import average_gradients, begin_stage, is_sharded
+from trainer.learning.stages import Batches, Stage, make_stages
+from trainer.learning.stepping import Computing, StepClock, add_step_gradients, clip_gradients
+from trainer.learning.tally import Tally
 
 
 class TrainingRun:
