@@ -44,6 +44,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.storage
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.scale
+	$(BIN)/python -m benchmarks.train
 
 # Tests and figures that need a GPU; without one it says so.
 gpu: $(READY)

@@ -9,7 +9,7 @@ import random
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,17 @@ class Timing:
         return {"median": statistics.median(seconds), "minimum": min(seconds)}
 
 
-def measure_in_turn(ways: Mapping[str, Callable[[], Spent]], *, rounds: int) -> dict[str, Timing]:
-    """What each way says that it spent, in each round but the first."""
+def measure_in_turn(
+    ways: Mapping[str, Callable[[], Spent]], *, rounds: int, num_dropped: int = 1
+) -> dict[str, Timing]:
+    """What each way says that it spent, in each round but those that are dropped."""
     timings = {name: Timing() for name in ways}
     names, order = list(ways), random.Random(0)
     for number in range(rounds):
         # Shuffled: a way is slower after one that left the caches cold.
         for name in order.sample(names, len(names)):
             spent = ways[name]()
-            if number > 0:
+            if number >= num_dropped:
                 timings[name].add(spent)
     return timings
 
@@ -59,6 +61,15 @@ class LoadWatch:
         """Whether there was never more load than cores."""
         self.load = max(self.load, os.getloadavg()[0])
         return self.load <= self.num_cores
+
+
+def cpu_of(pids: Iterable[int]) -> float:
+    """CPU seconds that these processes have used, all their threads."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager

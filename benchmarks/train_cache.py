@@ -1,7 +1,8 @@
-"""Caches that are trained from in benchmarks: real tars and index, random features."""
+"""Caches that are trained from in benchmarks: real tars, index and tables, random features."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,9 @@ from schemas.cache_info import CacheInfo
 from schemas.recipe import Recipe
 from schemas.sample import Sample
 from schemas.sidecar import SampleEntry, Sidecar
-from schemas.tables import INDEX_SCHEMA, index_rows
+from schemas.tables import INDEX_SCHEMA, REJECT_SCHEMA, index_rows
+
+CLIP_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,28 +32,53 @@ class Kind:
     clips_per_batch: int
     num_shards: int = 3
     preview_bytes: int = 8000
+    clips_per_video: int = 0
+    """0: all samples are of one video."""
 
 
 def write_cache(kind: Kind, layout: CacheLayout) -> CacheLayout:
     """As a run writes it, so far as a reader needs it."""
+    recipe = Recipe.load("apollo").to_mapping()
+    streams = {name: recipe["streams"][name] | {"dtype": kind.dtype} for name in kind.streams}
+    publish_samples(
+        layout,
+        np.array_split(np.arange(kind.num_samples), kind.num_shards),
+        samples=_samples(kind),
+        recipe=Recipe.from_mapping(recipe | {"streams": streams}),
+        stamps={
+            name: {"grid": list(shape[1:3]), "dim": shape[3]}
+            for name, shape in kind.streams.items()
+        },
+    )
+    return layout
+
+
+def publish_samples(
+    layout: CacheLayout,
+    shards: Iterable[Any],
+    *,
+    samples: Iterator[Sample],
+    recipe: Recipe,
+    stamps: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Tars, index, no rejects and cache.json; `shards` are numbers of samples, in their order."""
     layout.shards.mkdir(parents=True)
-    overrides = [f"streams.{name}.dtype={kind.dtype}" for name in kind.streams]
-    recipe = Recipe.load("apollo", overrides=overrides)
-    generator, index = np.random.default_rng(0), []
-    for shard, numbers in enumerate(np.array_split(np.arange(kind.num_samples), kind.num_shards)):
+    index = []
+    for shard, numbers in enumerate(shards):
         name, entries = f"train-{shard:06d}-00000000", []
         with TarWriter(layout.tar(name)) as writer:
-            for number in numbers.tolist():
-                sample = _make_sample(kind, number, generator)
+            for _ in range(len(numbers)):
+                sample = next(samples)
                 extent = writer.add(sample)
+                clip_index = sample.info["clip_index"]
                 entries.append(
                     SampleEntry(
                         key=sample.key,
-                        video_id="v0",
-                        clip_index=number,
-                        start_seconds=2.0 * number,
-                        end_seconds=2.0 * number + 2,
-                        num_frames=4,
+                        video_id=sample.info["video_id"],
+                        clip_index=clip_index,
+                        start_seconds=CLIP_SECONDS * clip_index,
+                        end_seconds=CLIP_SECONDS * (clip_index + 1),
+                        num_frames=len(sample.times),
                         offset=extent.offset,
                         num_bytes=extent.num_bytes,
                         members=extent.members,
@@ -75,40 +103,47 @@ def write_cache(kind: Kind, layout: CacheLayout) -> CacheLayout:
         )
         index += index_rows(sidecar)
     publish_rows(index, INDEX_SCHEMA, layout.index, scratch=layout.scratch)
+    publish_rows([], REJECT_SCHEMA, layout.rejects, scratch=layout.scratch)
     info = CacheInfo(
-        fingerprint="",
+        fingerprint=recipe.fingerprint(stamps),
         recipe=recipe.to_mapping(),
-        stamps={
-            name: {"grid": list(shape[1:3]), "dim": shape[3]}
-            for name, shape in kind.streams.items()
-        },
-        counts={},
+        stamps={name: dict(stamp) for name, stamp in stamps.items()},
+        counts={"videos": 0, "samples": len(index), "shards": 0},
         shards=(),
         index_sha256="",
     )
     publish_bytes(info.to_json().encode(), layout.info, scratch=layout.scratch)
-    return layout
 
 
-def _make_sample(kind: Kind, number: int, generator: np.random.Generator) -> Sample:
+def _samples(kind: Kind) -> Iterator[Sample]:
+    generator = np.random.default_rng(0)
+    for number in range(kind.num_samples):
+        video, clip_index = 0, number
+        if kind.clips_per_video:
+            video, clip_index = divmod(number, kind.clips_per_video)
+        yield _make_sample(kind, f"v{video}", clip_index, generator)
+
+
+def _make_sample(
+    kind: Kind, video_id: str, clip_index: int, generator: np.random.Generator
+) -> Sample:
     features: dict[str, Any] = {}
     for name, shape in kind.streams.items():
         if kind.dtype == "int8":
             features[name] = generator.integers(-127, 128, shape, dtype=np.int8)
         else:
-            bits = generator.integers(0, 0x7C00, shape, dtype=np.uint16)  # all finite
-            features[name] = bits.view(np.float16)
+            features[name] = (generator.random(shape, np.float32) - 0.5).astype(np.float16)
     is_int8 = kind.dtype == "int8"
     return Sample(
-        key=f"v0_{number:06d}",
+        key=f"{video_id}_{clip_index:06d}",
         features=features,
         scales={
             name: generator.random(shape[3], np.float32)
             for name, shape in kind.streams.items()
             if is_int8
         },
-        times=np.arange(8.0).reshape(4, 2) + number,
+        times=np.arange(8.0).reshape(4, 2) / 4 + CLIP_SECONDS * clip_index,
         mask=np.ones(4, bool),
-        info={"video_id": "v0", "clip_index": number, "fps": 2.0},
+        info={"video_id": video_id, "clip_index": clip_index, "fps": 2.0},
         preview=generator.bytes(kind.preview_bytes) if kind.preview_bytes else None,
     )

@@ -8,7 +8,6 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import webdataset
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.timing import Spent
+from benchmarks.timing import Spent, cpu_of
 from benchmarks.train_cache import Kind
 from pipeline.cache import FeatureCache
 from schemas.sample import decode_npy
@@ -144,9 +143,9 @@ def _webdatasets(
 
 def _spend(way: Callable[[], None], pids: list[int]) -> Spent:
     """CPU seconds are of all threads and of the worker processes."""
-    cpu, wall = time.process_time() + _cpu_of(pids), time.perf_counter()
+    cpu, wall = time.process_time() + cpu_of(pids), time.perf_counter()
     way()
-    return time.process_time() + _cpu_of(pids) - cpu, time.perf_counter() - wall
+    return time.process_time() + cpu_of(pids) - cpu, time.perf_counter() - wall
 
 
 def _spend_ahead(jobs: list[Any], make: Callable[[Any, Buffers], CachedClips]) -> Spent:
@@ -164,14 +163,6 @@ def _spend_ahead(jobs: list[Any], make: Callable[[Any, Buffers], CachedClips]) -
             take_epoch(results)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     return cpu / EPOCHS_AHEAD, wall / EPOCHS_AHEAD
-
-
-def _cpu_of(pids: list[int]) -> float:
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class _Batches(Dataset[dict[str, Tensor]]):

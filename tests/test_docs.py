@@ -20,14 +20,28 @@ from pipeline.measuring import COUNTS, STAGES
 from pipeline.verifying import KINDS
 from schemas.reject import REASONS
 from schemas.tables import INDEX_SCHEMA, REJECT_SCHEMA
+from trainer.cli import COMMANDS as TRAINER_COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 FORMAT = (ROOT / "docs" / "format.md").read_text()
+PACKAGES = (
+    "schemas",
+    "encoders",
+    "pipeline",
+    "pipeline/jailed",
+    "trainer",
+    "trainer/data",
+    "trainer/data/formats",
+    "trainer/model",
+    "trainer/learning",
+    "trainer/asking",
+)
+"""Whose modules are named one by one."""
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("package", ["schemas", "encoders", "pipeline", "pipeline/jailed"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_the_tree_names_every_module(package: str) -> None:
     tree = README.partition("## The tree")[2].partition("```")[2].partition("```")[0]
     named = set(re.findall(r"\b[a-z0-9_]+\.py\b", tree))
@@ -39,7 +53,7 @@ def test_every_file_in_the_tree_exists() -> None:
     tree = README.partition("## The tree")[2].partition("```")[2].partition("```")[0]
     files = {path.name for path in ROOT.glob("*.py")} | {
         path.name
-        for package in ("schemas", "encoders", "pipeline", "pipeline/jailed")
+        for package in PACKAGES
         for path in (ROOT / package).glob("*.py")
     }
     assert set(re.findall(r"\b[a-z0-9_]+\.py\b", tree)) <= files
@@ -78,8 +92,9 @@ def test_files_of_a_cache_are_documented(tmp_path: Path) -> None:
 
 def test_commands_that_documents_name_exist() -> None:
     for page in PAGES:
-        for command in re.findall(r"^pipeline (\w+)", page.read_text(), re.MULTILINE):
-            assert command in COMMANDS, page
+        for program, commands in (("pipeline", COMMANDS), ("trainer", TRAINER_COMMANDS)):
+            for command in re.findall(rf"^{program} (\w+)", page.read_text(), re.MULTILINE):
+                assert command in commands, page
 
 
 def test_links_lead_somewhere() -> None:

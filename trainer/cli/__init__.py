@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -36,6 +37,8 @@ def cli() -> None:
 
 def main() -> None:
     """The console script: runs a command and ends with the documented exit code."""
+    # Libraries draw bars of their own beside ours.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     sys.exit(call(sys.argv[1:]))
 
 

@@ -139,7 +139,9 @@ def forecast(config: TrainConfig, *, cache: FeatureCache, ranks: int = 1) -> For
     counts = {name: _count(parameters) for name, parameters in model.parts().items()}
     told = tuple(_forecast_stage(config, stage, sizes=sizes, learner=learner) for stage in stages)
     memory = _memory(config, stages, model, sizes=sizes, learner=learner, ranks=ranks)
-    table = tomllib.loads(resources.files("trainer.learning").joinpath("cards.toml").read_text("utf-8"))
+    table = tomllib.loads(
+        resources.files("trainer.learning").joinpath("cards.toml").read_text("utf-8")
+    )
     operations = sum(stage.operations for stage in told)
     cards = tuple(
         Card(

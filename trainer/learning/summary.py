@@ -47,10 +47,14 @@ def _stage_line(run: TrainingRun, stage: Stage) -> str:
     fill = num_tokens / (len(packs) * batch.tokens_per_pack)
     return (
         f"stage {stage.spec.name}: trains {', '.join(stage.spec.train)} on"
-        f" {len(data.prepared.items):,} items in {len(packs):,} packs an epoch, {fill:.0%} full;"
-        f" {data.num_steps:,} steps of {batch.packs} packs, about"
-        f" {fill * batch.packs * batch.tokens_per_pack:,.0f} tokens each"
+        f" {_count(len(data.prepared.items), 'item')} in {_count(len(packs), 'pack')} an epoch,"
+        f" {fill:.0%} full; {_count(data.num_steps, 'step')} of {_count(batch.packs, 'pack')},"
+        f" about {fill * batch.packs * batch.tokens_per_pack:,.0f} tokens each"
     )
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def count_text(count: int) -> str:
