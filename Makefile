@@ -45,6 +45,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.train
+	$(BIN)/python -m benchmarks.learning
 
 # Tests and figures that need a GPU; without one it says so.
 gpu: $(READY)

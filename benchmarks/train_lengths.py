@@ -18,10 +18,10 @@ import numpy.typing as npt
 from benchmarks.shapes.language import write_lm
 from benchmarks.shapes.questions import caption_row, question_rows, texts_of, write_rows
 from benchmarks.shapes.scene import DURATION_SECONDS, make_scene
-from trainer.config import TimeSpec
 from trainer.data.formats import read_annotations
 from trainer.data.video_view import VideoView
 from trainer.model.language import load_tokenizer, make_renderer
+from trainer.model_spec import TimeSpec
 
 Lengths = npt.NDArray[np.int64]
 

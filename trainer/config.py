@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from schemas.errors import ConfigError, RecipeError
 from schemas.settings import nearest, read_settings, set_field, to_mapping
+from trainer.model_spec import ModelSpec, check
 
 Format = Literal[
     "auto",
@@ -44,9 +45,9 @@ class RunSpec:
     """jsonl, tensorboard, wandb."""
 
     def __post_init__(self) -> None:
-        _check(self.save_every >= 0, "run.save_every", self.save_every, ">= 0")
-        _check(self.keep >= 1, "run.keep", self.keep, ">= 1")
-        _check(self.log_every >= 1, "run.log_every", self.log_every, ">= 1")
+        check("run.save_every", self.save_every, ">= 0", holds=self.save_every >= 0)
+        check("run.keep", self.keep, ">= 1", holds=self.keep >= 1)
+        check("run.log_every", self.log_every, ">= 1", holds=self.log_every >= 1)
         for name in self.log:
             if name not in ("jsonl", "tensorboard", "wandb"):
                 raise ConfigError(f"run.log: {name!r} must be jsonl, tensorboard or wandb")
@@ -74,9 +75,14 @@ class DataSpec:
     """How often it comes in an epoch: 2 twice, 0.5 half of it, drawn anew each epoch."""
     on_missing: Literal["error", "skip"] = "error"
     """What becomes of rows whose video or span is not in the cache; skipped ones are counted."""
+    max_missing: float = 1.0
+    """Of skip: the share of rows that may be."""
 
     def __post_init__(self) -> None:
-        _check(self.weight > 0 and math.isfinite(self.weight), "data.weight", self.weight, "> 0")
+        good = self.weight > 0 and math.isfinite(self.weight)
+        check("data.weight", self.weight, "> 0", holds=good)
+        good = 0 <= self.max_missing <= 1
+        check("data.max_missing", self.max_missing, "in [0, 1]", holds=good)
 
     @property
     def label(self) -> str:
@@ -102,8 +108,8 @@ class BatchSpec:
 
     def __post_init__(self) -> None:
         for name in ("tokens_per_pack", "packs", "window_shards"):
-            _check(getattr(self, name) >= 1, f"batch.{name}", getattr(self, name), ">= 1")
-        _check(self.readers >= 0, "batch.readers", self.readers, ">= 0")
+            check(f"batch.{name}", getattr(self, name), ">= 1", holds=getattr(self, name) >= 1)
+        check("batch.readers", self.readers, ">= 0", holds=self.readers >= 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,144 +133,13 @@ class ViewSpec:
     """center: the middle frame only. text: no picture and no sound, as a blind baseline."""
 
     def __post_init__(self) -> None:
-        _check(self.fps >= 0 and math.isfinite(self.fps), "view.fps", self.fps, ">= 0")
+        check("view.fps", self.fps, ">= 0", holds=self.fps >= 0 and math.isfinite(self.fps))
         for name in ("num_frames", "frames_per_clip", "max_clips"):
-            _check(getattr(self, name) >= 0, f"view.{name}", getattr(self, name), ">= 0")
+            check(f"view.{name}", getattr(self, name), ">= 0", holds=getattr(self, name) >= 0)
         if (self.policy == "uniform") != (self.num_frames > 0):
             raise ConfigError(
                 f"view.num_frames = {self.num_frames} must be > 0 with policy uniform, else 0"
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorSpec:
-    """From features to the language model's tokens. docs/training.md has Apollo's as an example."""
-
-    kind: Literal["perceiver", "conv_pool", "mlp_pool"] = "perceiver"
-    tokens_per_frame: float = 16.0
-    """Times frames_per_clip, rounded: the tokens of a clip. 8 to 32 is Apollo's useful range."""
-    compression: float = 1.0
-    """Multiplies the tokens of a clip: 0.5 halves them."""
-    depth: int = 2
-    dim: int = 0
-    """Width of the resampler; 0: that of the language model."""
-    heads: int = 8
-    kv_heads: int = 0
-    """Heads of keys and values; 0: as many as `heads`."""
-    head_dim: int = 0
-    """0: dim / heads."""
-    ff_mult: int = 4
-    positions: Literal["fourier", "none"] = "fourier"
-    """fourier: cells know their place and frames their seconds since the clip's start."""
-
-    def __post_init__(self) -> None:
-        _check(
-            self.tokens_per_frame > 0, "connector.tokens_per_frame", self.tokens_per_frame, "> 0"
-        )
-        _check(self.compression > 0, "connector.compression", self.compression, "> 0")
-        for name in ("depth", "heads", "ff_mult"):
-            _check(getattr(self, name) >= 1, f"connector.{name}", getattr(self, name), ">= 1")
-        for name in ("dim", "kv_heads", "head_dim"):
-            _check(getattr(self, name) >= 0, f"connector.{name}", getattr(self, name), ">= 0")
-
-    def tokens_per_clip(self, frames_per_clip: int) -> int:
-        """Tokens of one clip, at least 1."""
-        return max(1, round(self.tokens_per_frame * frames_per_clip * self.compression))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeSpec:
-    """How the language model is told when a clip is."""
-
-    mode: Literal["clip_text", "frame_text", "segment_names", "separators", "none"] = "clip_text"
-    """clip_text: `text` before each clip. frame_text: the same, a frame a clip. segment_names:
-    "[1]", "[2]", ... separators: nothing but `joint` between clips. none: nothing at all."""
-    text: str = "{start:.1f}-{end:.1f} seconds: "
-    joint: str = "\n"
-    """Between clips."""
-    regression_weight: float = 0.0
-    """Of the loss of a head that says start and end; 0: no head."""
-
-    def __post_init__(self) -> None:
-        try:
-            self.text.format(start=0.0, end=1.0)
-        except (LookupError, ValueError, TypeError) as error:
-            raise ConfigError(
-                f"model.time.text = {self.text!r} cannot be filled in with start and end: {error}"
-            ) from error
-        weight = self.regression_weight
-        _check(weight >= 0, "model.time.regression_weight", weight, ">= 0")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AudioConnectorSpec:
-    """The sound of clips; only where the cache has it."""
-
-    norm: bool = True
-    mask_p: float = 0.2
-    """How often an item's sound is taken away in training, so that none is no surprise."""
-
-    def __post_init__(self) -> None:
-        _check(0 <= self.mask_p < 1, "model.audio.mask_p", self.mask_p, "in [0, 1)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReduceSpec:
-    """Which clips are left out before the language model sees them; each keeps its time."""
-
-    kind: Literal["none", "prune", "similar"] = "none"
-    """prune: a learnt scorer keeps a share of an item's clips. similar: of a window of clips those
-    that resemble one kept before are left out. With view.frames_per_clip = 1 a clip is a frame."""
-    keep: float = 0.5
-    """prune: the share that is kept."""
-    threshold: float = 0.83
-    """similar: cosine above which a clip counts as a repetition."""
-    window: int = 16
-    """similar: clips."""
-
-    def __post_init__(self) -> None:
-        _check(0 < self.keep <= 1, "model.reduce.keep", self.keep, "in (0, 1]")
-        _check(-1 <= self.threshold <= 1, "model.reduce.threshold", self.threshold, "in [-1, 1]")
-        _check(self.window >= 2, "model.reduce.window", self.window, ">= 2")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoraSpec:
-    """Adapters of the language model, by peft."""
-
-    r: int = 64
-    alpha: int = 128
-    dropout: float = 0.0
-    targets: str = "all-linear"
-    """As of peft: all-linear, or names separated by commas."""
-
-    def __post_init__(self) -> None:
-        _check(self.r >= 1, "model.lora.r", self.r, ">= 1")
-        _check(0 <= self.dropout < 1, "model.lora.dropout", self.dropout, "in [0, 1)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
-    """The model: everything behind the cache."""
-
-    lm: str
-    """A causal language model of transformers: a folder, a name of the hub, a .gguf file,
-    `smollm2-135m` from a Python package, or `tiny`, a random one with a byte tokenizer, for trials.
-    """
-    init: str = ""
-    """A folder of `trainer export` whose connector, and language model if it was trained, one
-    starts from; it may be of another cache with streams of the same shape."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the computation; float32 on a CPU, bfloat16 on GPUs."""
-    template: Literal["auto", "chatml", "llama3", "tags", "plain"] = "auto"
-    system: str = ""
-    """Said first in every conversation that does not say it itself."""
-    connector: ConnectorSpec = field(default_factory=ConnectorSpec)
-    time: TimeSpec = field(default_factory=TimeSpec)
-    audio: AudioConnectorSpec | None = None
-    """None: sound in the cache is left alone."""
-    reduce: ReduceSpec = field(default_factory=ReduceSpec)
-    lora: LoraSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,10 +172,10 @@ class StageSpec:
             )
         for part, rate in self.lr.items():
             good = rate > 0 and math.isfinite(rate)
-            _check(good, f"stages.{self.name}.lr.{part}", rate, "> 0")
+            check(f"stages.{self.name}.lr.{part}", rate, "> 0", holds=good)
         if (self.steps > 0) == (self.epochs > 0) or min(self.steps, self.epochs) < 0:
             raise ConfigError(f"stages.{self.name} must have either steps or epochs > 0")
-        _check(self.max_clips >= 0, f"stages.{self.name}.max_clips", self.max_clips, ">= 0")
+        check(f"stages.{self.name}.max_clips", self.max_clips, ">= 0", holds=self.max_clips >= 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,9 +193,11 @@ class OptimSpec:
     betas: tuple[float, ...] = (0.9, 0.95)
 
     def __post_init__(self) -> None:
-        _check(self.warmup >= 0, "optim.warmup", self.warmup, ">= 0")
-        _check(0 <= self.final <= 1, "optim.final", self.final, "in [0, 1]")
-        _check(self.clip >= 0, "optim.clip", self.clip, ">= 0")
+        check("optim.warmup", self.warmup, ">= 0", holds=self.warmup >= 0)
+        check("optim.final", self.final, "in [0, 1]", holds=0 <= self.final <= 1)
+        for name in ("weight_decay", "clip"):
+            number = getattr(self, name)
+            check(f"optim.{name}", number, ">= 0", holds=number >= 0)
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"optim.betas = {list(self.betas)} must be two numbers in [0, 1)")
 
@@ -352,6 +229,12 @@ class TrainConfig:
         for name, there in (("data", self.data), ("stages", self.stages)):
             if not there:
                 raise ConfigError(f"{name}: at least one is needed, as in [[{name}]]")
+        frames = self.view.frames_per_clip
+        if self.model.time.mode == "frame_text" and frames != 1:
+            raise ConfigError(
+                f"view.frames_per_clip = {frames} must be 1 with model.time.mode frame_text",
+                hint="or say clip_text, which is the same text before each clip",
+            )
         labels = [data.label for data in self.data]
         stages = [stage.name for stage in self.stages]
         for what, names in (("data", labels), ("stages", stages)):
@@ -432,8 +315,3 @@ def _in_folder(row: Any, folder: Path) -> Any:
     if not isinstance(path, str) or "://" in path:
         return row  # what is wrong with it is said when it is read
     return {**row, "path": str(folder / path)}
-
-
-def _check(good: bool, name: str, value: object, rule: str) -> None:  # noqa: FBT001
-    if not good:
-        raise ConfigError(f"{name} = {value} must be {rule}")

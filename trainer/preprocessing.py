@@ -15,8 +15,9 @@ from pipeline.cache import FeatureCache
 from schemas.errors import FingerprintMismatch, ModelDamaged, ReelcacheError
 from schemas.recipe import Recipe, canonical_json, differing_fields
 from schemas.settings import read_settings, to_mapping
-from trainer.config import ReduceSpec, TimeSpec, TrainConfig, ViewSpec
+from trainer.config import TrainConfig, ViewSpec
 from trainer.data.cache_shape import CacheShape
+from trainer.model_spec import ReduceSpec, TimeSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,8 +76,9 @@ def learn(
 
 def ask(model: Path, cache: Any, questions: Path) -> tuple[dict[str, float], dict[str, int]]:
     """Scores, and how many questions each is of."""
-    from trainer.asking.answering import Viewer, answer
+    from trainer.asking.answering import answer
     from trainer.asking.scoring import parse_spans, temporal_iou
+    from trainer.asking.viewing import Viewer
     from trainer.data.formats import read_annotations
     from trainer.model.model_folder import open_model
 

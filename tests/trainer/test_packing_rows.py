@@ -80,6 +80,35 @@ def test_a_mask_or_a_cache_would_let_them(run, change):
     assert difference(run, **change) > 1e-3
 
 
+@pytest.mark.parametrize("family", ["LlamaConfig", "Qwen3Config", "MistralConfig"])
+def test_other_families_keep_items_apart_too(family, tmp_path):
+    import transformers
+
+    from trainer.model.language import load_tokenizer
+
+    lm = tmp_path / "lm"
+    load_tokenizer("tiny").save_pretrained(lm)
+    config = getattr(transformers, family)(
+        vocab_size=260,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        initializer_range=0.1,
+        eos_token_id=1,
+    )
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(lm)
+    said = write_annotations(tmp_path / "said.jsonl")
+    options = (f"model.lm={lm}", "stages.align.steps=1", "stages.tune.steps=1")
+    with open_cache(write_cache(tmp_path / "cache")) as cache:
+        other = TrainingRun(config_of(tmp_path / "out", said, *options), cache=cache)
+        assert difference(other) <= 1e-5
+        assert difference(other, attention_mask=True) > 1e-3
+        assert other.train().step == 2
+
+
 def test_the_model_asks_as_it_must(run, monkeypatch):
     asked: dict[str, Any] = {}
     forward = run.model.lm.forward

@@ -15,9 +15,10 @@ import pytest
 
 from tests.trainer.small_runs import lines_of, write_annotations, write_cache
 from trainer.cli import call
-from trainer.cli.progress import Lines
+from trainer.cli.progress import Lines, open_display
 from trainer.learning.interrupting import listening
 from trainer.learning.reporting import StepReport
+from trainer.learning.stepping import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 TOML = """
@@ -71,11 +72,38 @@ def test_train_says_what_it_does(folder, tmp_path, capsys):
     assert any("stage tune: trains connector, lm on 60 items" in line for line in lines)
     assert any("5/5 steps, loss " in line for line in lines)
     assert lines[-1].startswith("5 steps done: ")
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        figures = json.loads(line)
+        spent = [figures[f"{section}_seconds"] for section in SECTIONS]
+        assert min(spent) >= 0 and figures["forward_seconds"] > 0 < figures["backward_seconds"]
+        assert sum(spent) <= figures["seconds"]
+        assert figures["wait_share"] == pytest.approx(spent[0] / figures["seconds"])
     # Nothing is left to do, and another run would be lost.
     assert call(["resume", str(tmp_path / "run"), "-q"]) == 0
     assert train(folder, tmp_path / "run", "-q") == 2
     said = capsys.readouterr()
     assert "trainer resume" in said.err and "Traceback" not in said.err
+
+
+def test_options_stand_for_fields(folder, tmp_path, capsys):
+    """--log, --data and --on-missing, of train and of plan."""
+    rows = (folder / "said.jsonl").read_text().splitlines()
+    gone = json.loads(rows[0]) | {"id": "gone", "video": "nowhere"}
+    more = tmp_path / "more.jsonl"
+    more.write_text("".join(f"{row}\n" for row in (rows[1], json.dumps(gone))))
+    for command in ("plan", "train"):
+        arguments = [command, str(folder / "cache"), "--config", str(folder / "train.toml")]
+        arguments += ["--data", str(more), "--json", "--set", f"run.out={tmp_path / 'run'}"]
+        assert call(arguments) == 2
+        assert "more: of 2 rows 1 whose video is not in the cache" in capsys.readouterr().err
+        last = ["--on-missing", "skip"] + ["--log", "tensorboard"] * (command == "train")
+        assert call([*arguments, *last]) == 0
+        counts = json.loads(capsys.readouterr().out)["data"]["tune"]["more"]
+        assert (counts["rows"], counts["missing"]) == (2, 1)
+    assert list((tmp_path / "run").glob("events.out.tfevents.*"))
+    [config] = [json.loads((tmp_path / "run" / "run.json").read_text())["config"]]
+    assert config["run"]["log"] == ["tensorboard"]
+    assert {data["on_missing"] for data in config["data"]} == {"skip"}
 
 
 def test_quiet_is_silent(folder, tmp_path, capsys):
@@ -184,6 +212,25 @@ def test_a_signal_is_taken_note_of_and_a_second_one_ends():
     process = start(ROOT, "-c", code)
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 143, said
+
+
+def test_a_terminal_has_a_bar(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    fields: dict[str, Any] = {"num_steps": 4, "stage": "a", "loss": 1.5, "num_tokens": 2000}
+    with open_display(quiet=False) as display:
+        display.say("said: 60 rows [all]")
+        for step in range(1, 5):
+            display.show(StepReport(step=step, **fields))
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "said: 60 rows [all]" in said.err
+    assert "a: 4/4 steps, loss 1.5000" in said.err
+    with open_display(quiet=True) as display:
+        display.say("said: 60 rows [all]")
+        display.show(StepReport(step=1, **fields))
+    assert capsys.readouterr().err == ""
 
 
 def test_lines_come_every_ten_seconds(monkeypatch, capsys):

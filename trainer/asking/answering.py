@@ -1,4 +1,4 @@
-"""Ask: what a model is shown of a video, and the answer it gives. As in training, by its functions.
+"""Ask: the greedy answer of a model to a question about what it watches. As in training.
 
 with open_cache("cache/") as cache:
     watched = Viewer(model, cache).watch("v0123456789abcdef", span=(3.0, 8.0))
@@ -8,101 +8,21 @@ with open_cache("cache/") as cache:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from pipeline.cache import FeatureCache
 from schemas.errors import UsageError
-from schemas.settings import nearest
+from trainer.asking.viewing import Watched
 from trainer.data.annotation import Message, Span
-from trainer.data.batch import Batch
-from trainer.data.batching import RowItem, frames_of, make_batch
-from trainer.data.buffers import Buffers
-from trainer.data.catalog import Catalog
-from trainer.data.clip_reader import ClipReader, audio_tokens_per_clip
 from trainer.data.fitting import fit_view
-from trainer.data.rendering import Rendered, Renderer
-from trainer.data.video_view import CachedVideo, VideoView, view_video
+from trainer.data.rendering import Rendered
+from trainer.data.video_view import VideoView
 from trainer.model.language import without_torchvision
 from trainer.model.model_folder import AskableModel
-
-Input = Literal["video", "center", "text"]
-"""As of `ViewSpec.input`: all, the middle frame alone, or nothing of the video."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """A video, or a span of it, as a model sees it."""
-
-    viewer: Viewer
-    video_id: str
-    view: VideoView
-
-
-class Viewer:
-    """A cache through the eyes of a model."""
-
-    def __init__(self, model: AskableModel, cache: FeatureCache, *, kind: Input = "video") -> None:
-        """FingerprintMismatch: the model was trained from other features."""
-        preprocessing, shape = model.preprocessing, model.preprocessing.shape
-        preprocessing.require_cache(cache)
-        self.catalog = Catalog.of(cache)
-        self.spec = replace(preprocessing.view, input=kind)
-        with_audio = preprocessing.with_audio
-        self.renderer: Renderer = replace(
-            model.renderer,
-            audio_tokens_per_clip=audio_tokens_per_clip(self.spec, shape) if with_audio else 0,
-        )
-        self._cache, self._shape = cache, shape
-        self._frames_per_clip = preprocessing.frames_per_clip
-        self._reader = ClipReader(cache, shape=shape, view=self.spec, with_audio=with_audio)
-        self._buffers = Buffers()
-
-    def watch(self, name: str, *, span: Span | None = None) -> Watched:
-        """A video by its id, an alias, or the key of one of its samples.
-
-        UsageError: there is none, or nothing of it lies in the span.
-        """
-        video = self.catalog.find(name, span=span)
-        if video is None and name in self._cache:
-            video = self.catalog.find(self._cache.row(name).video_id)
-        if video is None:
-            raise UsageError(
-                f"no video {name!r} in {self._cache.layout.root}"
-                f"{nearest(name, self.catalog.video_ids)}"
-            )
-        return self.see(video, span=span)
-
-    def see(self, video: CachedVideo, *, span: Span | None = None) -> Watched:
-        """The same of a video of the catalog."""
-        view = view_video(
-            video,
-            self.spec,
-            cache_fps=self._shape.fps,
-            frames_per_clip=self._shape.frames_per_clip,
-            span=span,
-        )
-        if not len(view) and self.spec.input != "text":
-            first, last = video.start_seconds[0], video.end_seconds[-1]
-            raise UsageError(
-                f"nothing of {video.video_id} lies in the span {_words(span)}, its clips are at"
-                f" {first:g}-{last:g} seconds"
-            )
-        if span is not None and self.spec.time_base == "span":
-            view = view.since(span[0])
-        return Watched(viewer=self, video_id=video.video_id, view=view)
-
-    def batch(self, rendered: Rendered, view: VideoView) -> Batch:
-        """A row of one item. Its features are overwritten by the next one."""
-        item = RowItem(id=view.video_id, rendered=rendered, view=view)
-        self._buffers.clear()
-        rows, frames = frames_of([item], frames_per_clip=self._frames_per_clip)
-        clips = self._reader.read(rows, frames, into=self._buffers)
-        return make_batch([item], clips, frames_CF=frames)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,12 +79,13 @@ def answer(
     watched: Watched | None,
     max_new_tokens: int,
     prefix: Prefix | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Answer:
     """The greedy answer to the last of `messages`; `watched` is None for text only.
 
     `prefix` is what was read for the question before in the same conversation, and is brought up to
-    date. A video of more tokens than a row had in training is shown fewer clips, evenly spread.
-    UsageError: not even one fits.
+    date. `say` is told the answer as far as there is one, after each token. A video of more tokens
+    than a row had in training is shown fewer clips, evenly spread. UsageError: not even one fits.
     """
     began = time.perf_counter()
     prefix = Prefix() if prefix is None else prefix
@@ -175,13 +96,22 @@ def answer(
         embeds_LH = model.lm.embed_text(rendered.ids_L[count:].tolist())
     else:
         embeds_LH = _begin(model, rendered, view, watched, prefix)
+
+    def decode(ids: list[int]) -> str:
+        text: str = model.tokenizer.decode(ids, skip_special_tokens=True)
+        return text.strip()
+
     said = model.lm.generate(
-        embeds_LH, cache=prefix.memory, max_new_tokens=max_new_tokens, eos_ids=model.eos_ids
+        embeds_LH,
+        cache=prefix.memory,
+        max_new_tokens=max_new_tokens,
+        eos_ids=model.eos_ids,
+        say=None if say is None else lambda ids: say(decode(ids)),
     )
     read = prefix.memory.get_seq_length() + prefix.num_left_out
     prefix.ids = [*rendered.ids_L.tolist(), *said.ids][:read]
     return Answer(
-        text=model.tokenizer.decode(said.ids, skip_special_tokens=True).strip(),
+        text=decode(said.ids),
         video=None if watched is None else watched.video_id,
         clips=prefix.clips,
         span=_to_seconds(said.span_2, view),
@@ -262,7 +192,3 @@ def _to_seconds(span_2: Tensor | None, view: VideoView | None) -> Span | None:
     begin, end = float(view.start_seconds[0]), float(view.end_seconds[-1])
     start, stop = (begin + span_2.double().cpu() * (end - begin)).tolist()
     return start, stop
-
-
-def _words(span: Span | None) -> str:
-    return "of nothing" if span is None else f"{span[0]:g}-{span[1]:g}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from trainer.asking.answering import Answer, Prefix, Watched, answer
+from collections.abc import Callable
+
+from trainer.asking.answering import Answer, Prefix, answer
+from trainer.asking.viewing import Watched
 from trainer.data.annotation import Message
 from trainer.model.model_folder import AskableModel
 
@@ -18,8 +21,17 @@ class Conversation:
         self._model, self._watched = model, watched
         self._prefix = Prefix() if keeps_prefix else None
 
-    def ask(self, question: str, *, max_new_tokens: int) -> Answer:
-        """The answer to one more question. Errors as of `answer`, after which nothing was said."""
+    def ask(
+        self,
+        question: str,
+        *,
+        max_new_tokens: int,
+        say: Callable[[str], None] | None = None,
+    ) -> Answer:
+        """The answer to one more question; `say` as of `answer`.
+
+        Errors as of `answer`, after which nothing was said.
+        """
         messages = [*self.messages, Message.of("user", question)]
         found = answer(
             self._model,
@@ -27,6 +39,7 @@ class Conversation:
             watched=self._watched,
             max_new_tokens=max_new_tokens,
             prefix=self._prefix,
+            say=say,
         )
         self.messages = [*messages, Message.of("assistant", found.text)]
         return found

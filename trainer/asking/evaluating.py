@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.cache import FeatureCache
-from trainer.asking.answering import Input, Viewer, Watched, answer
+from trainer.asking.answering import answer
 from trainer.asking.scoring import (
     AccuracyScore,
     GroundingScore,
@@ -19,6 +19,7 @@ from trainer.asking.scoring import (
     parse_spans,
     temporal_iou,
 )
+from trainer.asking.viewing import Input, Viewer, Watched
 from trainer.data.annotation import Annotation, Message
 from trainer.data.item import Item
 from trainer.data.joining import join

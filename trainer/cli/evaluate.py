@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from pipeline.cli.show import common_options, print_facts, print_json, print_table, set_verbosity
+from trainer.cli.progress import LINE_SECONDS
 
 if TYPE_CHECKING:
     from trainer.asking.evaluating import Evaluation
@@ -74,6 +76,7 @@ def evaluate(
             limit=limit,
             name=Path(data).stem,
             max_new_tokens=max_new_tokens,
+            progress=_Asked(quiet=quiet),
         )
     if out is not None:
         _write(out, result.rows)
@@ -81,6 +84,20 @@ def evaluate(
         print_json(result.to_mapping())
     else:
         _show(result)
+
+
+class _Asked:
+    """A line every ten seconds on how many items were asked."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet, self._count, self._said = quiet, 0, time.monotonic()
+
+    def __call__(self, count: int) -> None:
+        self._count += count
+        now = time.monotonic()
+        if not self._quiet and now - self._said >= LINE_SECONDS:
+            self._said = now
+            click.echo(f"{self._count:,} items asked", err=True)
 
 
 def _write(out: Path, rows: list[dict[str, Any]]) -> None:

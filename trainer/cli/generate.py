@@ -17,7 +17,8 @@ from pipeline.cli.show import common_options, print_json, set_verbosity, weights
 from schemas.errors import ReelcacheError, UsageError
 
 if TYPE_CHECKING:
-    from trainer.asking.answering import Answer, Watched
+    from trainer.asking.answering import Answer
+    from trainer.asking.viewing import Watched
     from trainer.model.model_folder import AskableModel
 
 Span = tuple[float, float]
@@ -41,6 +42,7 @@ on with questions from the terminal or from stdin, a line each, until it ends.""
 @click.option("--features", metavar="CACHE", help="Read VIDEO from this cache.")
 @click.option("--text", metavar="QUESTION", help="A question about no video.")
 @click.option("--chat", is_flag=True, help="Go on with more questions about the same.")
+@click.option("--stream", is_flag=True, help="Write the answer while it is made.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=256, show_default=True)
 @weights_option
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, ...")
@@ -55,6 +57,7 @@ def generate(
     features: str | None,
     text: str | None,
     chat: bool,
+    stream: bool,
     max_new_tokens: int,
     weights: tuple[str, ...],
     device: str,
@@ -73,6 +76,8 @@ def generate(
         raise UsageError("which VIDEO?", hint="name one, or ask about none with --text QUESTION")
     if question is None and not chat:
         raise UsageError("what is the QUESTION?", hint="put it in quotes, or begin a --chat")
+    if stream and as_json:
+        raise UsageError("--stream is for text, not for --json")
     wanted = None if span is None else read_span(span)
     from encoders.devices import choose_device
     from trainer.asking.conversation import Conversation
@@ -93,8 +98,10 @@ def generate(
     ) as watched:
         conversation = Conversation(opened, watched=watched)
         for one in _questions(question, chat=chat):
+            writing = Writing()
+            say = writing.go_on if stream else None
             try:
-                answer = conversation.ask(one, max_new_tokens=max_new_tokens)
+                answer = conversation.ask(one, max_new_tokens=max_new_tokens, say=say)
             except ReelcacheError as error:
                 if not chat:
                     raise
@@ -106,7 +113,26 @@ def generate(
             elif as_json:
                 print_json(told)
             else:
-                click.echo(answer.text)
+                writing.end(answer.text)
+
+
+class Writing:
+    """Writes an answer that grows to stdout."""
+
+    def __init__(self) -> None:
+        self._written = ""
+
+    def go_on(self, text: str) -> None:
+        """The answer so far; a letter of which some bytes are not there yet waits."""
+        whole = text.rstrip("\ufffd")
+        if whole.startswith(self._written):
+            click.echo(whole[len(self._written) :], nl=False)
+            sys.stdout.flush()
+            self._written = whole
+
+    def end(self, text: str) -> None:
+        """The whole answer."""
+        click.echo(text.removeprefix(self._written))
 
 
 def read_span(text: str) -> Span:
@@ -135,7 +161,7 @@ def _watched(
     if video is None:
         yield None
         return
-    from trainer.asking.answering import Viewer
+    from trainer.asking.viewing import Viewer
 
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:

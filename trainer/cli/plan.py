@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Literal
 
 import click
 
@@ -14,27 +14,27 @@ from pipeline.cli.show import (
     set_verbosity,
     size_text,
 )
-from schemas.errors import UsageError
-from trainer.config import TrainConfig
+from trainer.cli.config_options import config_options, read_config
 
 EPILOG = """\b
 Examples:
   trainer plan cache/ --config train.toml
+  trainer plan cache/ --config smollm2 --data questions.jsonl --on-missing skip
   trainer plan cache/ --config train.toml --ranks 8 --set batch.tokens_per_pack=16384
 
 Nothing is trained, and no weights are read: the language model's tokenizer and config.json do."""
 
 
 @click.command(epilog=EPILOG, no_args_is_help=True)
-@click.argument("cache", required=False)
-@click.option("--config", "config_path", required=True, help="A TOML file; docs/training.md.")
-@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Change a field.")
+@config_options
 @click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="GPUs.")
 @common_options
 def plan(
     *,
     cache: str | None,
     config_path: str,
+    data: tuple[str, ...],
+    on_missing: Literal["error", "skip"] | None,
     overrides: tuple[str, ...],
     ranks: int,
     as_json: bool,
@@ -43,15 +43,13 @@ def plan(
 ) -> None:
     """Say what training from CACHE would do, hold and take."""
     set_verbosity(quiet=quiet, loud=loud)
-    config = TrainConfig.load(config_path, overrides=overrides)
-    path = cache or config.cache.path
-    if not path:
-        raise UsageError("no cache is named", hint="trainer plan CACHE, or cache.path in the TOML")
+    config, path = read_config(
+        config_path, cache=cache, data=data, on_missing=on_missing, overrides=overrides
+    )
     from pipeline.cache import open_cache
     from trainer.learning.forecasting import forecast
     from trainer.learning.summary import count_text
 
-    config = replace(config, run=replace(config.run, log=("jsonl",)))
     with open_cache(path) as opened:
         told = forecast(config, cache=opened, ranks=ranks)
     if as_json:

@@ -6,12 +6,19 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from pipeline.cli.show import common_options, print_json, set_verbosity
 from schemas.errors import UsageError
+from trainer.cli.config_options import (
+    config_options,
+    log_option,
+    read_config,
+    set_option,
+    with_log,
+)
 from trainer.config import TrainConfig
 from trainer.learning.run_folder import (
     absolute,
@@ -28,7 +35,7 @@ TRAIN_EPILOG = """\b
 Examples:
   trainer train cache/ --config train.toml
   trainer train cache/ --config smollm2 --data questions.jsonl
-  trainer train cache/ --config train.toml --out runs/b --set run.seed=1
+  trainer train cache/ --config train.toml --out runs/b --set run.seed=1 --log tensorboard
   torchrun --nproc-per-node 8 -m trainer train cache/ --config train.toml
 
 A run that is interrupted (Ctrl-C, SIGTERM) ends its step, saves, and can be resumed."""
@@ -38,27 +45,15 @@ Examples:
   trainer resume runs/a --cache /elsewhere/cache --set batch.readers=4
   torchrun --nproc-per-node 2 -m trainer resume runs/a"""
 
-set_option = click.option(
-    "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Change a field of the config."
-)
 device_option = click.option(
     "--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, ..."
 )
 
 
 @click.command(epilog=TRAIN_EPILOG, no_args_is_help=True)
-@click.argument("cache", required=False)
-@click.option(
-    "--config",
-    "config_path",
-    required=True,
-    help="A TOML file, or the name of a shipped one; docs/training.md.",
-)
-@click.option(
-    "--data", multiple=True, metavar="FILE", help="Annotations, besides those of the config."
-)
+@config_options
 @click.option("--out", help="Where the run writes; instead of run.out.")
-@set_option
+@log_option
 @device_option
 @common_options
 def train(
@@ -66,7 +61,9 @@ def train(
     cache: str | None,
     config_path: str,
     data: tuple[str, ...],
+    on_missing: Literal["error", "skip"] | None,
     out: str | None,
+    log: tuple[str, ...],
     overrides: tuple[str, ...],
     device: str,
     as_json: bool,
@@ -75,12 +72,12 @@ def train(
 ) -> int:
     """Train from CACHE, as a TOML file says; without CACHE from cache.path in it."""
     set_verbosity(quiet=quiet, loud=loud)
-    config = with_absolute_paths(TrainConfig.load(config_path, overrides=overrides, data=data))
+    config, path = read_config(
+        config_path, cache=cache, data=data, on_missing=on_missing, overrides=overrides
+    )
+    config = with_log(with_absolute_paths(config), log)
     if out:
         config = replace(config, run=replace(config.run, out=out))
-    path = cache or config.cache.path
-    if not path:
-        raise UsageError("no cache is named", hint="trainer train CACHE, or cache.path in the TOML")
     folder = Path(config.run.out)
     if has_checkpoints(folder):
         raise UsageError(
@@ -96,6 +93,7 @@ def train(
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--cache", help="Where the cache is now, if it was moved.")
 @set_option
+@log_option
 @device_option
 @common_options
 def resume(
@@ -103,6 +101,7 @@ def resume(
     run: Path,
     cache: str | None,
     overrides: tuple[str, ...],
+    log: tuple[str, ...],
     device: str,
     as_json: bool,
     quiet: bool,
@@ -112,7 +111,7 @@ def resume(
     set_verbosity(quiet=quiet, loud=loud)
     begun = read_run(run)
     config = TrainConfig.from_mapping(begun.config, overrides=overrides)
-    config = replace(config, run=replace(config.run, out=str(run)))
+    config = with_log(replace(config, run=replace(config.run, out=str(run))), log)
     return _run(
         config,
         cache=absolute(cache) if cache else begun.cache,

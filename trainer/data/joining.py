@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -13,72 +12,8 @@ from trainer.config import ViewSpec
 from trainer.data.annotation import Annotation, Span, VideoPart, span_text
 from trainer.data.catalog import REJECTED, Catalog
 from trainer.data.item import Item
+from trainer.data.join_report import LOST, JoinReport, LabelReport
 from trainer.data.video_view import VideoView, view_video
-
-OUTCOMES = {
-    "matched": "joined with their video",
-    "text_only": "about no video",
-    "unsupervised": "without an answer to learn",
-    "missing": "whose video is not in the cache",
-    "ambiguous": "whose video may be one of several",
-    "outside": "about a span of which nothing is cached",
-    "no_clips": "of whose video the view keeps no frame",
-}
-"""What may become of a row; each becomes one of them."""
-LOST = ("missing", "ambiguous", "outside", "no_clips")
-"""What `on_missing` decides about."""
-MAX_EXAMPLES = 3
-
-
-@dataclass(kw_only=True, slots=True)
-class LabelReport:
-    """What became of the rows of one file."""
-
-    rows: int = 0
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
-    examples: dict[str, list[str]] = field(default_factory=dict)
-    """Outcome -> the first few rows of it that are no items, and what is known of them."""
-
-    def add(self, outcome: str, example: str = "") -> None:
-        """Count one row."""
-        self.rows += 1
-        self.counts[outcome] += 1
-        examples = self.examples.setdefault(outcome, []) if example else []
-        if len(examples) < MAX_EXAMPLES:
-            examples.append(example)
-
-    def sentence(self, outcome: str) -> str:
-        """One outcome in words, with examples."""
-        count, examples = self.counts[outcome], self.examples.get(outcome, [])
-        more = ", ..." if count > len(examples) > 0 else ""
-        listed = f": {', '.join(examples)}{more}" if examples else ""
-        return f"{count} {OUTCOMES[outcome]}{listed}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinReport:
-    """What became of all rows, by label."""
-
-    labels: dict[str, LabelReport]
-
-    def lines(self) -> list[str]:
-        """For people: a line a label, and one for each other outcome than matched."""
-        lines = []
-        for label, report in self.labels.items():
-            lines.append(f"{label}: {report.rows} rows, {report.sentence('matched')}")
-            lines += [
-                f"  {report.sentence(outcome)}"
-                for outcome in OUTCOMES
-                if outcome != "matched" and report.counts[outcome]
-            ]
-        return lines
-
-    def to_mapping(self) -> dict[str, Any]:
-        """For JSON: label -> rows, the count of each outcome, examples."""
-        return {
-            label: {"rows": report.rows, **report.counts, "examples": report.examples}
-            for label, report in self.labels.items()
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +32,14 @@ def join(
     view: ViewSpec,
     max_clips: int,
     on_missing: Mapping[str, str],
+    max_missing: Mapping[str, float] | None = None,
 ) -> Joined:
     """Annotations by label become items; `max_clips` is the stage's limit, 0 for none.
 
     A row whose messages show nothing but spans of the video sees the clips of those. A row without
     an answer is never an item. AnnotationError: rows are lost of a label for which `on_missing`
-    says "error" (its default; else "skip"), or no row at all is left.
+    says "error" (its default; else "skip"), or more than the share that `max_missing` says of it
+    (by default all may be), or no row at all is left.
     """
     limits = [limit for limit in (view.max_clips, max_clips) if limit]
     joiner = _Joiner(
@@ -122,7 +59,7 @@ def join(
                 reports[label].add("text_only" if found.view is None else "matched")
                 items.append(found)
     report = JoinReport(labels=reports)
-    _refuse_lost(report, items, catalog, on_missing=on_missing)
+    _refuse_lost(report, items, catalog, on_missing=on_missing, max_missing=max_missing or {})
     return Joined(items=items, report=report)
 
 
@@ -253,18 +190,30 @@ def _doubtful_names(
 
 
 def _refuse_lost(
-    report: JoinReport, items: list[Item], catalog: Catalog, *, on_missing: Mapping[str, str]
+    report: JoinReport,
+    items: list[Item],
+    catalog: Catalog,
+    *,
+    on_missing: Mapping[str, str],
+    max_missing: Mapping[str, float],
 ) -> None:
     known = next(iter(catalog.uris), "") if len(catalog) else ""
     hint = "other names can be given as ids: columns uri,id in the list of sources of pipeline run"
     hint = f"the cache has {known} and {len(catalog) - 1} more; {hint}" if known else hint
     for label, one in report.labels.items():
         lost = [outcome for outcome in LOST if one.counts[outcome]]
+        listed = "; ".join(one.sentence(outcome) for outcome in lost)
         if lost and on_missing.get(label, "error") == "error":
-            listed = "; ".join(one.sentence(outcome) for outcome in lost)
             raise AnnotationError(
                 f"{label}: of {one.rows} rows {listed}",
                 hint=f'{hint}; on_missing = "skip" leaves such rows out',
+            )
+        limit = max_missing.get(label, 1.0)
+        if sum(one.counts[outcome] for outcome in lost) > limit * one.rows:
+            raise AnnotationError(
+                f"{label}: of {one.rows} rows more than max_missing = {limit:g} of them are lost:"
+                f" {listed}",
+                hint=hint,
             )
     if not items:
         rows = sum(one.rows for one in report.labels.values())

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.errors import AnnotationError
-from trainer.config import TimeSpec
 from trainer.data.annotation import Annotation, Message, Span, VideoPart
 from trainer.data.template import Template
 from trainer.data.video_view import VideoView
+from trainer.model_spec import TimeSpec
 
 Tokenize = Callable[[str], list[int]]
 """Text -> ids, without special tokens of its own making."""

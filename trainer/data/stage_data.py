@@ -60,6 +60,7 @@ def prepare(
         view=config.view,
         max_clips=stage.max_clips,
         on_missing={data.label: data.on_missing for data in config.data},
+        max_missing={data.label: data.max_missing for data in config.data},
     )
     capacity = config.batch.tokens_per_pack
     kept: list[Item] = []

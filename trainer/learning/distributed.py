@@ -59,11 +59,6 @@ def num_ranks() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def is_first_rank() -> bool:
-    """As of `Ranks.is_first`, before there are any."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 @contextlib.contextmanager
 def join_ranks(device: str = "cpu") -> Iterator[Ranks]:
     """Meet the other ranks, over nccl on GPUs and gloo on CPUs, with torch's own time limits.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from schemas.errors import ModelDamaged, ReelcacheError, UsageError
-from trainer.config import PARTS, ModelSpec, TrainConfig
+from trainer.config import PARTS, TrainConfig
 from trainer.learning.checkpointing import list_checkpoints, load_checkpoint, read_state
 from trainer.learning.distributed import Ranks
 from trainer.learning.model_card import model_card
@@ -24,6 +24,7 @@ from trainer.model.model_folder import (
     ADAPTER,
     CONNECTOR,
     LM,
+    begun_from,
     describe_files,
     digest_of,
     eos_ids_of,
@@ -77,7 +78,8 @@ def export_run(
     config, preprocessing = _read_settings(state, checkpoint)
     parts = _trained_parts(config, stage=state["stage"])
     model, base_digest = _load(checkpoint, config, preprocessing, parts=parts)
-    base = _begun_from(config.model)
+    where = begun_from(config.model)
+    base = str(Path(where).resolve()) if Path(where).exists() else where
     tokenizer = load_tokenizer(config.model.lm)
     renderer = renderer_of(preprocessing, tokenizer)
     tokenizer.chat_template = chat_template_of(renderer.template, system=renderer.system)
@@ -165,7 +167,7 @@ def _load(
     """The model of a checkpoint, and the digest of the language model before it was trained."""
     spec = config.model
     language_model = load_language_model(
-        _begun_from(spec),
+        begun_from(spec),
         dtype=torch.float32 if "lm" in parts and not spec.lora else getattr(torch, spec.dtype),
     )
     digest = digest_of(language_model)
@@ -220,13 +222,6 @@ def _save_language_model(
         return base
     language_model.to(getattr(torch, spec.dtype)).save_pretrained(folder / LM)
     return f"{LM}/ and {ADAPTER}/" if has_adapter else f"{LM}/"
-
-
-def _begun_from(spec: ModelSpec) -> str:
-    """Where the language model was before the run."""
-    copy = Path(spec.init) / LM
-    where = str(copy) if spec.init and copy.is_dir() else spec.lm
-    return str(Path(where).resolve()) if Path(where).exists() else where
 
 
 def _summary(state: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:

@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,87 +28,13 @@ from pipeline.cache import FeatureCache
 from trainer.config import TrainConfig
 from trainer.data.buffers import Buffers
 from trainer.data.planning import EMPTY
+from trainer.learning.forecast import Card, Forecast, Memory, StageForecast
 from trainer.learning.learner import Learner
 from trainer.learning.preparing import prepare_stages
 from trainer.learning.sharding import is_sharded, layers_of
 from trainer.learning.stages import Stage, make_stages
-from trainer.model.language import add_lora, load_language_model, without_torchvision
+from trainer.model.language import add_lora, describe_language_model
 from trainer.model.video_lm import VideoLM
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageForecast:
-    """One stage; an epoch is its first one."""
-
-    name: str
-    trains: tuple[str, ...]
-    items: int
-    packs_per_epoch: int
-    fill: float
-    """Share of the packs' tokens that are items'."""
-    steps: int
-    epochs: float
-    tokens: int
-    """Of all steps."""
-    clips_per_epoch: int
-    """That are read."""
-    bytes_per_epoch: int
-    operations: float
-    """Floating-point, of all steps."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Bytes of one rank in its hungriest stage."""
-
-    weights: int
-    gradients: int
-    moments: int
-    activations: int
-    read_ahead: int
-    """Of the machine, not of the GPU."""
-
-    @property
-    def on_device(self) -> int:
-        return self.weights + self.gradients + self.moments + self.activations
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """A GPU."""
-
-    name: str
-    tflops: float
-    memory_gb: float
-    hours: float
-    """Of the whole run, on as many as there are ranks."""
-    fits: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """What a run would be."""
-
-    ranks: int
-    parameters: dict[str, int]
-    """Part -> how many, and `all`."""
-    stages: tuple[StageForecast, ...]
-    memory: Memory
-    cards: tuple[Card, ...]
-    utilisation: float
-    """Of a card's peak, assumed."""
-    cards_date: str
-    data: dict[str, Any]
-    """Stage -> what became of its rows."""
-    lines: tuple[str, ...]
-    """The same for people."""
-
-    def to_mapping(self) -> dict[str, Any]:
-        """JSON-ready."""
-        plain = asdict(self)
-        del plain["lines"]
-        plain["memory"]["on_device"] = self.memory.on_device
-        return plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,15 +172,9 @@ def _memory(
 
 
 def _model_of_shapes(config: TrainConfig, learner: Learner) -> VideoLM:
-    spec, folder = config.model, Path(config.model.lm)
+    spec = config.model
+    language_model = describe_language_model(spec.lm)
     with torch.device("meta"):
-        if (folder / "config.json").is_file():
-            with without_torchvision():
-                from transformers import AutoConfig, AutoModelForCausalLM
-            described = AutoConfig.from_pretrained(folder, local_files_only=True)
-            language_model = AutoModelForCausalLM.from_config(described)
-        else:
-            language_model = load_language_model(spec.lm, dtype=torch.float32)
         if spec.lora is not None:
             language_model = add_lora(language_model, spec.lora)
         return VideoLM(
@@ -273,7 +191,7 @@ def _sizes_of(model: VideoLM, stage: Stage) -> _Sizes:
         p for layer in layers for name, p in layer.named_parameters() if "lora_" not in name
     ]
     embeddings = model.lm.get_input_embeddings().weight
-    blank = model._blank(stage.data.batch(EMPTY, Buffers()))
+    blank = model.with_blank_clip(stage.data.batch(EMPTY, Buffers()))
     with FlopCounterMode(display=False) as counter, torch.device("meta"):
         model.connector(blank.to("meta"))
     return _Sizes(

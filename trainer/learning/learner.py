@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,16 @@ from typing import Any
 import torch
 
 from pipeline.cache import FeatureCache
-from schemas.errors import FingerprintMismatch, UsageError
+from schemas.errors import ConfigError, FingerprintMismatch, UsageError
 from trainer.config import TrainConfig
 from trainer.data.cache_shape import CacheShape
-from trainer.data.clip_reader import audio_tokens_per_clip
 from trainer.data.rendering import Renderer
+from trainer.data.template import choose_template
 from trainer.learning.distributed import Ranks
 from trainer.learning.sharding import is_sharded, shard
-from trainer.model.language import add_lora, load_language_model, load_tokenizer, make_renderer
+from trainer.model.language import add_lora, load_language_model, load_tokenizer
 from trainer.model.model_config import ModelConfig
-from trainer.model.model_folder import ADAPTER, CONNECTOR, LM, load_own
+from trainer.model.model_folder import ADAPTER, CONNECTOR, begun_from, load_own, renderer_of
 from trainer.model.video_lm import VideoLM
 from trainer.preprocessing import Preprocessing
 
@@ -31,7 +30,6 @@ class Learner:
     shape: CacheShape
     frames_per_clip: int
     """Of the view."""
-    tokenizer: Any
     renderer: Renderer
     preprocessing: Preprocessing
 
@@ -46,27 +44,19 @@ class Learner:
             )
         shape = CacheShape.of(cache, streams=config.view.streams)
         if config.model.audio is not None and shape.audio is None:
-            raise UsageError(
+            raise ConfigError(
                 "model.audio is set, but the cache has no sound",
                 hint="leave model.audio out, or build the cache with [audio] in its recipe",
             )
-        frames_per_clip = config.view.frames_per_clip or shape.frames_per_clip
-        has_audio = config.model.audio is not None
         tokenizer = load_tokenizer(config.model.lm)
-        renderer = make_renderer(
-            tokenizer,
-            template=config.model.template,
-            time=config.model.time,
-            tokens_per_clip=config.model.connector.tokens_per_clip(frames_per_clip),
-            audio_tokens_per_clip=audio_tokens_per_clip(config.view, shape) if has_audio else 0,
-            system=config.model.system,
-        )
+        knows = tokenizer.get_vocab().__contains__
+        template = choose_template(config.model.template, knows=knows)
+        preprocessing = Preprocessing.of(config, cache=cache, template=template.name)
         return cls(
             shape=shape,
-            frames_per_clip=frames_per_clip,
-            tokenizer=tokenizer,
-            renderer=renderer,
-            preprocessing=Preprocessing.of(config, cache=cache, template=renderer.template.name),
+            frames_per_clip=preprocessing.frames_per_clip,
+            renderer=renderer_of(preprocessing, tokenizer),
+            preprocessing=preprocessing,
         )
 
     def make_model(self, config: TrainConfig, *, ranks: Ranks) -> VideoLM:
@@ -98,23 +88,15 @@ class Learner:
 
 
 def _language_model(config: TrainConfig) -> Any:
-    spec = config.model
-    where = spec.lm
+    spec, folder = config.model, Path(config.model.init)
     if spec.init:
-        folder = Path(spec.init)
         ModelConfig.read(folder)
         if (folder / ADAPTER).is_dir():
             raise UsageError(
                 f"model.init = {spec.init!r} has adapters",
                 hint="export it with --merge, and start from that",
             )
-        where = str(folder / LM) if (folder / LM).is_dir() else where
     trains = spec.lora is None and any("lm" in stage.train for stage in config.stages)
     held = torch.float32 if trains else getattr(torch, spec.dtype)
-    model = load_language_model(where, dtype=held)
-    if spec.lora is None:
-        return model
-    with warnings.catch_warnings():
-        # peft asks for it by its name of before.
-        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
-        return add_lora(model, spec.lora)
+    model = load_language_model(begun_from(spec), dtype=held)
+    return model if spec.lora is None else add_lora(model, spec.lora)

@@ -50,11 +50,16 @@ class MetricsLog:
         for writer in self._writers:
             writer.close()
 
-    def log(self, step: int, figures: Mapping[str, float | str]) -> None:
-        """One line."""
+    def log(self, step: int, figures: Mapping[str, float | str | list[int]]) -> None:
+        """One line; of a list each number is a figure of its own where there are only numbers."""
         self._file.write(json.dumps({"step": step, **figures}) + "\n")
         self._file.flush()
-        numbers = {name: value for name, value in figures.items() if not isinstance(value, str)}
+        numbers: dict[str, float] = {}
+        for name, value in figures.items():
+            if isinstance(value, list):
+                numbers |= {f"{name}/{place}": one for place, one in enumerate(value)}
+            elif not isinstance(value, str):
+                numbers[name] = value
         for writer in self._writers:
             writer.write(step, numbers)
 

@@ -18,6 +18,9 @@ class StepReport:
     """Of all ranks together."""
     num_tokens: int
     """Of all ranks together."""
+    kept: tuple[int, ...] = ()
+    """Clips that the reducer kept, of all ranks together, by tenths of their videos; empty: there
+    is no reducer."""
     signal: int = 0
     """By which one of the ranks was told to end the run; 0: none was."""
 

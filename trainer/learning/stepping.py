@@ -18,6 +18,7 @@ from trainer.learning.distributed import Ranks
 from trainer.learning.optimizing import trained_by
 from trainer.learning.sharding import full, set_last
 from trainer.learning.stages import Batches
+from trainer.model.reducing import kept_time_histogram
 
 Section = Literal["wait", "copy", "forward", "backward", "optimizer"]
 SECTIONS: tuple[Section, ...] = ("wait", "copy", "forward", "backward", "optimizer")
@@ -81,6 +82,8 @@ class Computing:
     regression_weight: float = 0.0
     autocast: torch.dtype | None = None
     """Of a model that is not sharded: FSDP computes in the dtype that it was told."""
+    kept_bins: int = 0
+    """B: how finely it is told when clips are that a reducer kept; 0: there is no reducer."""
 
 
 def add_step_gradients(
@@ -88,10 +91,10 @@ def add_step_gradients(
 ) -> tuple[Tensor, Job]:
     """Those of this rank's packs of a step.
 
-    Returns this rank's part of the step's loss, (1,) float64 on the device, and its last job.
+    Returns the sums of `add_gradients` over them, and the last job.
     """
     device = torch.device(computing.ranks.device)
-    loss = torch.zeros(1, dtype=torch.float64, device=device)
+    sums = torch.zeros(1 + computing.kept_bins, dtype=torch.float64, device=device)
     while True:
         try:
             with clock.timed("wait"):
@@ -112,19 +115,20 @@ def add_step_gradients(
                 regression_weight=computing.regression_weight,
             )
             set_last(model, is_last=job.is_last)
-            loss += add_gradients(model, moved, totals=totals, computing=computing, clock=clock)
+            sums += add_gradients(model, moved, totals=totals, computing=computing, clock=clock)
             if copied is not None:  # before its memory is used again
                 copied.synchronize()
         if job.is_last:
-            return loss, job
+            return sums, job
 
 
 def add_gradients(
     model: nn.Module, batch: Batch, *, totals: Totals, computing: Computing, clock: StepClock
 ) -> Tensor:
-    """Forward and backward of one pack: its part of the step's loss, on the device.
+    """Forward and backward of one pack.
 
-    Ranks average gradients, so each multiplies by their number.
+    Returns (1 + B,) float64 on the device: its part of the step's loss, and the histogram of
+    `kept_time_histogram`. Ranks average gradients, so each multiplies by their number.
     """
     device, autocast = batch.input_ids_L.device.type, computing.autocast
     enabled = autocast is not None
@@ -133,7 +137,13 @@ def add_gradients(
         loss = totals.loss(losses.tokens, losses.times)
     with clock.timed("backward"):
         (loss * computing.ranks.world).backward()  # type: ignore[no-untyped-call]
-    return loss.detach()
+    sums = loss.detach().double().reshape(1)
+    if not computing.kept_bins:
+        return sums
+    if losses.kept_C is None:  # no clip, so none that was kept
+        return torch.cat([sums, sums.new_zeros(computing.kept_bins)])
+    kept = kept_time_histogram(batch.clip_place_C, losses.kept_C, bins=computing.kept_bins)
+    return torch.cat([sums, kept.double()])
 
 
 @contextlib.contextmanager

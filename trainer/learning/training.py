@@ -40,6 +40,7 @@ from trainer.learning.sharding import average_gradients, begin_stage, is_sharded
 from trainer.learning.stages import Batches, Stage, make_stages
 from trainer.learning.stepping import Computing, StepClock, add_step_gradients, clip_gradients
 from trainer.learning.tally import Tally
+from trainer.model.reducing import KEPT_BINS
 
 
 class TrainingRun:
@@ -70,6 +71,7 @@ class TrainingRun:
             ranks=self.ranks,
             regression_weight=config.model.time.regression_weight,
             autocast=torch.bfloat16 if in_bfloat16 else None,
+            kept_bins=0 if self.model.reducer is None else KEPT_BINS,
         )
         self._trained: set[str] = set()
         """Names of the parameters that were, in any stage so far."""
@@ -155,14 +157,14 @@ class TrainingRun:
         factor = rate_factor(step - stage.first, num_steps=stage.data.num_steps, optim=spec)
         set_rates(optimizer, factor=factor)
         torch.manual_seed(_step_seed(self.config.run.seed, step, self.ranks.rank))
-        part, job = add_step_gradients(self.model, batches, computing=self._computing, clock=clock)
+        sums, job = add_step_gradients(self.model, batches, computing=self._computing, clock=clock)
         with clock.timed("optimizer"):
             if self.ranks.world > 1 and not self.is_sharded:
                 average_gradients(trained_by(optimizer), ranks=self.ranks)
             norm = clip_gradients(optimizer, norm=spec.clip)
         # The only place where a GPU is waited for. A signal may have come to one rank alone.
-        signals = torch.tensor([float(told.number > 0)], dtype=part.dtype, device=part.device)
-        loss, num_told = self.ranks.sum_tensor(torch.cat([part, signals]))
+        signals = torch.tensor([float(told.number > 0)], dtype=sums.dtype, device=sums.device)
+        loss, *kept, num_told = self.ranks.sum_tensor(torch.cat([sums, signals]))
         self._require_numbers(loss, float(norm))
         with clock.timed("optimizer"):
             optimizer.step()
@@ -174,6 +176,7 @@ class TrainingRun:
             stage=stage.spec.name,
             loss=loss,
             num_tokens=job.num_tokens,
+            kept=tuple(map(int, kept)),
             signal=(told.number or signal.SIGTERM) if num_told else 0,
         )
         tally.add(report, is_last=self.done == stage.stop, norm=float(norm), rate=factor)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from schemas.errors import ConfigError
-from trainer.config import AudioConnectorSpec, ConnectorSpec
 from trainer.data.batch import Batch
 from trainer.data.cache_shape import CacheShape
 from trainer.model.audio import AudioConnector
 from trainer.model.fusing import fuse
 from trainer.model.perceiver import Perceiver
 from trainer.model.pooling import Pooling
+from trainer.model_spec import AudioConnectorSpec, ConnectorSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class Connector(nn.Module):
     ) -> None:
         """`shape` is the cache's, `frames_per_clip` the view's, `width` the language model's.
 
-        ConfigError: heads that do not divide, or sound that the cache does not have.
+        `audio` only where the cache has sound. ConfigError: heads that do not divide.
         """
         super().__init__()
         self.tokens_per_clip = spec.tokens_per_clip(frames_per_clip)
@@ -81,11 +80,7 @@ class Connector(nn.Module):
             )
         self.audio = None
         if audio is not None:
-            if shape.audio is None:
-                raise ConfigError(
-                    "model.audio is set, but the cache has no sound",
-                    hint="leave model.audio out, or build the cache with [audio] in its recipe",
-                )
+            assert shape.audio is not None
             self.audio = AudioConnector(shape.audio.dim, width=width, norm=audio.norm)
 
     def forward(self, batch: Batch) -> ConnectorOutput:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from schemas.errors import UsageError
-from trainer.config import LoraSpec, TimeSpec
 from trainer.data.rendering import Renderer
 from trainer.data.template import choose_template
+from trainer.model_spec import LoraSpec, TimeSpec
 
 TINY = "tiny"
 TINY_SEED = 0
@@ -81,6 +81,19 @@ def load_language_model(where: str, *, dtype: torch.dtype, offline: bool = False
         return AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, local_files_only=offline, **gguf
         )
+
+
+def describe_language_model(where: str) -> Any:
+    """As `load_language_model`, with shapes only, on torch's device `meta`: no weights are read."""
+    with without_torchvision():
+        from transformers import AutoConfig, AutoModelForCausalLM
+    _hush()
+    if where == TINY:
+        with torch.device("meta"):
+            return _tiny_model()
+    folder, gguf = _split(where)
+    with _as_usage(where, "language model"), torch.device("meta"):
+        return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder, **gguf))
 
 
 def add_lora(model: Any, spec: LoraSpec) -> Any:

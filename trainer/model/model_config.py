@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas.errors import ModelDamaged, ReelcacheError, UsageError
 from schemas.settings import read_settings, to_mapping
-from trainer.config import ModelSpec
+from trainer.model_spec import ModelSpec
 from trainer.preprocessing import Preprocessing
 
 MODEL_TYPE = "reelcache"

@@ -33,6 +33,7 @@ from trainer.model.language import (
 )
 from trainer.model.model_config import ModelConfig
 from trainer.model.video_lm import VideoLM
+from trainer.model_spec import ModelSpec
 from trainer.preprocessing import Preprocessing
 
 CONNECTOR, LM, ADAPTER = "connector.safetensors", "lm", "adapter"
@@ -59,9 +60,7 @@ class AskableModel:
         return self.config.preprocessing
 
 
-def open_model(
-    folder: Path, *, device: str = "cpu", lm: str | None = None, offline: bool = False
-) -> AskableModel:
+def open_model(folder: Path, *, device: str = "cpu", lm: str | None = None) -> AskableModel:
     """Load an exported model; `lm` is where its language model lies now, if it has moved.
 
     UsageError: no such model, or its language model is not found. ModelDamaged: files are missing,
@@ -71,7 +70,7 @@ def open_model(
     _check_files(folder, config)
     with _damaged(folder):
         tokenizer = load_tokenizer(str(folder), offline=True, config=_no_config())
-    model = build_model(config, folder=folder, lm=lm, offline=offline)
+    model = build_model(config, folder=folder, lm=lm)
     load_own(model, folder / CONNECTOR)
     model.to(device).eval().requires_grad_(requires_grad=False)
     renderer = renderer_of(config.preprocessing, tokenizer)
@@ -85,9 +84,7 @@ def open_model(
     )
 
 
-def build_model(
-    config: ModelConfig, *, folder: Path, lm: str | None = None, offline: bool = False
-) -> VideoLM:
+def build_model(config: ModelConfig, *, folder: Path, lm: str | None = None) -> VideoLM:
     """The model of a folder, without what is in CONNECTOR. Errors as of `open_model`."""
     dtype = getattr(torch, config.spec.dtype)
     if (folder / LM).is_dir():
@@ -96,7 +93,7 @@ def build_model(
     else:
         where = lm or config.base
         try:
-            language_model = load_language_model(where, dtype=dtype, offline=offline)
+            language_model = load_language_model(where, dtype=dtype)
         except UsageError as error:
             raise UsageError(
                 f"{folder}: its language model {where!r} cannot be loaded: {error.message}",
@@ -116,6 +113,12 @@ def build_model(
         shape=config.preprocessing.shape,
         frames_per_clip=config.preprocessing.frames_per_clip,
     )
+
+
+def begun_from(spec: ModelSpec) -> str:
+    """The language model that a run begins from: that of `init` where it has one, else `lm`."""
+    copy = Path(spec.init) / LM
+    return str(copy) if spec.init and copy.is_dir() else spec.lm
 
 
 def load_own(model: VideoLM, path: Path) -> None:

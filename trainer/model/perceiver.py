@@ -128,12 +128,12 @@ class Perceiver(nn.Module):
         dim, kv_heads = dim or width, kv_heads or heads
         if heads % kv_heads:
             raise ConfigError(
-                f"connector.heads = {heads} must be a multiple of kv_heads = {kv_heads}"
+                f"model.connector.heads = {heads} must be a multiple of kv_heads = {kv_heads}"
             )
         if not head_dim and dim % heads:
             raise ConfigError(
-                f"connector.heads = {heads} must divide the resampler's width {dim}",
-                hint="or say connector.head_dim",
+                f"model.connector.heads = {heads} must divide the resampler's width {dim}",
+                hint="or say model.connector.head_dim",
             )
         self.proj = nn.Linear(dim_in, dim)
         nn.init.kaiming_normal_(self.proj.weight)

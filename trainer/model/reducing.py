@@ -15,7 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.config import ReduceSpec
+from trainer.model_spec import ReduceSpec
+
+KEPT_BINS = 10
+"""Of the histogram of when clips are that were kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +72,7 @@ class Prune(nn.Module):
 
     def _gate(self, score: Tensor) -> Tensor:
         """Of one item's clips."""
-        limit = _share(self.keep, len(score))
+        limit = num_kept(len(score), share=self.keep)
         order = score.detach().argsort(descending=True, stable=True)
         gate = torch.zeros_like(score).index_fill(0, order[:limit], 1.0)
         if limit == len(score):
@@ -122,17 +125,13 @@ def build_reducer(spec: ReduceSpec, *, dim: int) -> nn.Module | None:
     return None
 
 
-def num_kept(spec: ReduceSpec, num_clips: int) -> int:
-    """Of an item's clips, so many are kept: exactly, or at most with kind similar."""
-    return _share(spec.keep, num_clips) if spec.kind == "prune" else num_clips
-
-
-def _share(keep: float, num_clips: int) -> int:
+def num_kept(num_clips: int, *, share: float) -> int:
+    """Of so many clips of an item `Prune` keeps these: the share rounded up, at least one."""
     # 0.07 * 100 is a little more than 7.
-    return max(math.ceil(keep * num_clips - 1e-9), min(num_clips, 1))
+    return max(math.ceil(share * num_clips - 1e-9), min(num_clips, 1))
 
 
-def kept_time_histogram(place_C: Tensor, mask_C: Tensor, *, bins: int = 10) -> Tensor:
+def kept_time_histogram(place_C: Tensor, mask_C: Tensor, *, bins: int = KEPT_BINS) -> Tensor:
     """(bins,) int64: clips that are kept, by where in [0, 1] of their video they lie.
 
     A scorer may learn that the middle is unimportant rather than what is: this shows it.

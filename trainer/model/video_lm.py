@@ -11,7 +11,7 @@ other, without a warning.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.config import ModelSpec
 from trainer.data.batch import Batch
+from trainer.data.blank_clip import with_blank_clip
 from trainer.data.cache_shape import CacheShape
 from trainer.model.connector import Connector
 from trainer.model.reducing import build_reducer, drop_clips
 from trainer.model.time_head import TimeHead, time_loss
+from trainer.model_spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +142,10 @@ class VideoLM(nn.Module):
         losses_R: Tensor = time_loss(self.time_head(hidden_LH[positions]), targets)
         return losses_R.sum()
 
+    def with_blank_clip(self, batch: Batch) -> Batch:
+        """A row without any clip as if it had one, of nothing."""
+        return with_blank_clip(batch, shape=self._shape, frames_per_clip=self._frames_per_clip)
+
     @torch.no_grad()
     def embed_prompt(self, batch: Batch) -> Prompt:
         """A row of one item as the language model is given it."""
@@ -156,12 +161,19 @@ class VideoLM(nn.Module):
 
     @torch.no_grad()
     def generate(
-        self, embeds_LH: Tensor, *, cache: Any, max_new_tokens: int, eos_ids: Collection[int]
+        self,
+        embeds_LH: Tensor,
+        *,
+        cache: Any,
+        max_new_tokens: int,
+        eos_ids: Collection[int],
+        say: Callable[[list[int]], None] | None = None,
     ) -> Generated:
         """The greedy answer to a prompt, at least one token of which is not in the cache yet.
 
         `cache` is a DynamicCache of transformers, with what comes before the prompt; afterwards it
-        has the prompt too, and the answer up to its last token but one.
+        has the prompt too, and the answer up to its last token but one. `say` is told all of the
+        answer that there is, after each token.
         """
         ids: list[int] = []
         span_2: Tensor | None = None
@@ -183,6 +195,8 @@ class VideoLM(nn.Module):
             if best in eos_ids:
                 return Generated(ids=ids, span_2=span_2, is_complete=True)
             ids.append(best)
+            if say is not None:
+                say(ids)
             if len(ids) >= max_new_tokens:
                 return Generated(ids=ids, span_2=span_2, is_complete=False)
             embeds_1LH = self.embed_text([best])[None]
@@ -197,7 +211,7 @@ class VideoLM(nn.Module):
     def _embed(self, batch: Batch) -> _Embedded:
         embeds_LH = self.lm.get_input_embeddings()(batch.input_ids_L)
         num_clips = len(batch.clip_slots_CK)
-        connected = self.connector(batch if num_clips else self._blank(batch))
+        connected = self.connector(batch if num_clips else self.with_blank_clip(batch))
         video_CKH, audio_CAH = connected.video_CKH, connected.audio_CAH
         kept_C: Tensor | None = None
         if self.reducer is not None:
@@ -242,39 +256,4 @@ class VideoLM(nn.Module):
             head_positions_R=None if head is None else short.new_of_old_L[head],
             kept_C=kept_C,
             old_L=(short.new_of_old_L >= 0).nonzero().squeeze(-1),
-        )
-
-    def _blank(self, batch: Batch) -> Batch:
-        # One clip without a frame.
-        device, n = batch.input_ids_L.device, self._frames_per_clip
-        features, scales = {}, {}
-        for name, one in self._shape.streams.items():
-            frames = n if one.num_grids == self._shape.frames_per_clip else one.num_grids
-            dtype = getattr(torch, one.dtype)
-            size = (1, frames, one.height, one.width, one.dim)
-            features[name] = torch.zeros(size, dtype=dtype, device=device)
-            if one.dtype == "int8":
-                scales[name] = torch.zeros(1, frames, one.dim, device=device)
-        audio = self._shape.audio if batch.audio_CAD is not None else None
-        num_tokens = 0 if batch.audio_CAD is None else batch.audio_CAD.shape[1]
-        return Batch(
-            input_ids_L=batch.input_ids_L,
-            position_ids_L=batch.position_ids_L,
-            predict_S=batch.predict_S,
-            targets_S=batch.targets_S,
-            features=features,
-            scales=scales,
-            frame_mask_CF=torch.zeros(1, n, dtype=torch.bool, device=device),
-            frame_seconds_CF=torch.zeros(1, n, device=device),
-            frames_taken_CF=torch.zeros(1, n, dtype=torch.int64, device=device),
-            clip_slots_CK=torch.zeros(1, 1, dtype=torch.int64, device=device),
-            clip_span_C2=torch.zeros(1, 2, dtype=torch.int64, device=device),
-            clip_item_C=torch.zeros(1, dtype=torch.int64, device=device),
-            clip_place_C=torch.zeros(1, device=device),
-            audio_CAD=None
-            if audio is None
-            else torch.zeros(1, num_tokens, audio.dim, dtype=torch.float16, device=device),
-            audio_mask_CA=None
-            if audio is None
-            else torch.zeros(1, num_tokens, dtype=torch.bool, device=device),
         )

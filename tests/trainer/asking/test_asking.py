@@ -15,8 +15,9 @@ import torch
 from pipeline.cache import FeatureCache
 from schemas.errors import FingerprintMismatch, UsageError
 from schemas.recipe import Recipe
-from trainer.asking.answering import Viewer, Watched, answer
+from trainer.asking.answering import answer
 from trainer.asking.conversation import Conversation
+from trainer.asking.viewing import Viewer, Watched
 from trainer.asking.watching import encode_for
 from trainer.data.annotation import Message
 from trainer.model.model_folder import AskableModel, open_model

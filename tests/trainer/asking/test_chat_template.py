@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.config import TimeSpec
 from trainer.data.annotation import Message, Role
 from trainer.data.rendering import Renderer
 from trainer.data.template import TEMPLATES
 from trainer.model.chat_template import chat_template_of
 from trainer.model.language import load_tokenizer, make_renderer
+from trainer.model_spec import TimeSpec
 
 SPECIALS = [
     *("<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|eot_id|>"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainer.cli import call
-from trainer.cli.generate import read_span
+from trainer.cli.generate import Writing, read_span
 
 SOME = ["--device", "cpu", "--max-new-tokens", "8"]
 
@@ -76,6 +76,7 @@ def test_a_question_about_no_video(model_path: Path, capsys: pytest.CaptureFixtu
         (["MODEL", "a.mp4", "What?"], "a.mp4: no such file"),
         (["MODEL", "a.mp4", "What?", "--span", "5-3"], "--span '5-3' must be START-END"),
         (["MODEL", "a.mp4", "--text", "What?"], "--text is a question about no video"),
+        (["MODEL", "a.mp4", "What?", "--stream", "--json"], "--stream is for text"),
         (["MODEL", "a", "What?", "--features", "CACHE"], "no video 'a' in"),
         (["MODEL", "a", "What?", "--features", "CACHE", "--weights", "x"], "--weights is for"),
         (["MODEL", "a", "What?", "--features", "MODEL"], "has no cache.json"),
@@ -99,6 +100,38 @@ def test_what_is_wrong_is_said(
     assert "bug" not in err
 
 
+def test_an_answer_is_written_while_it_is_made(
+    model_path: Path,
+    cache_path: Path,
+    videos: list[Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[str] = []
+    go_on = Writing.go_on
+
+    def listen(self: Writing, text: str) -> None:
+        go_on(self, text)
+        written.append(text)
+
+    asked = ["generate", model_path, "--features", cache_path, videos[0], "What is it?", *SOME]
+    assert run(*asked) == 0
+    whole = capsys.readouterr().out
+    monkeypatch.setattr(Writing, "go_on", listen)
+    assert run(*asked, "--stream") == 0
+    assert capsys.readouterr().out == whole
+    assert 1 < len(written) <= 8 and written[-1] == whole.rstrip("\n")
+
+
+def test_a_letter_waits_for_its_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    writing = Writing()
+    for text in ("caf", "caf\ufffd", "caf\u00e9", "caf\u00e9 au"):
+        writing.go_on(text)
+        assert "\ufffd" not in capsys.readouterr().out
+    writing.end("caf\u00e9 au lait")
+    assert capsys.readouterr().out == " lait\n"
+
+
 def test_a_span() -> None:
     assert read_span("3.0-8.5") == (3.0, 8.5)
     assert read_span("-2-1") == (-2.0, 1.0)
@@ -110,6 +143,7 @@ def test_export_and_evaluate(
     questions: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert run("export", whole_run, "-o", tmp_path / "model", "--step", 2, "--json") == 0
     told = json.loads(capsys.readouterr().out)
@@ -122,8 +156,21 @@ def test_export_and_evaluate(
     told = json.loads(capsys.readouterr().out)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == told["settings"]["num_asked"] == 4
-    assert run("evaluate", *common, "--input", "text") == 0
-    shown = capsys.readouterr().out
+    assert capsys.readouterr().err == ""
+    now = 0.0
+
+    def pass_six_seconds() -> float:
+        nonlocal now
+        now += 6
+        return now
+
+    with monkeypatch.context() as patch:
+        patch.setattr("time.monotonic", pass_six_seconds)
+        assert run("evaluate", *common, "-q") == 0
+        assert capsys.readouterr().err == ""
+        assert run("evaluate", *common, "--input", "text") == 0
+    shown, said = capsys.readouterr()
+    assert said.splitlines() == ["2 items asked", "4 items asked"]
     for word in ("R@.5", "mIoU", "object", "time", "input", "text", "fingerprint"):
         assert word in shown
     assert run("evaluate", *common, "--input", "blind") == 2

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from pipeline.cache import FeatureCache
 from schemas.errors import FingerprintMismatch, ModelDamaged, UsageError
 from tests.trainer.asking.asked_runs import FROZEN, LORA, WHOLE
-from trainer.asking.answering import Viewer, answer
+from trainer.asking.answering import answer
+from trainer.asking.viewing import Viewer
 from trainer.data.annotation import Message
 from trainer.learning.checkpointing import checkpoint_folder, list_checkpoints
 from trainer.learning.exporting import export_run

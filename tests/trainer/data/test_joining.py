@@ -11,7 +11,8 @@ from schemas.errors import AnnotationError
 from trainer.config import ViewSpec
 from trainer.data.annotation import Annotation, Message, VideoPart
 from trainer.data.catalog import Catalog
-from trainer.data.joining import OUTCOMES, join
+from trainer.data.join_report import OUTCOMES
+from trainer.data.joining import join
 
 VIDEO = VideoPart()
 CLIPS = {"long": 10, "short": 2, "cut_30_50": 10}
@@ -233,6 +234,17 @@ class TestMissing:
         assert [item.data for item in joined.items] == ["kept"]
         with pytest.raises(AnnotationError, match=r"^lax: of 1 rows"):
             join(rows, CATALOG, on_missing={"kept": "skip"}, **options)
+
+    @pytest.mark.parametrize("num_lost", [0, 1, 2])
+    def test_no_more_may_be_lost_than_is_said(self, num_lost):
+        rows = {"d": [note()] * (4 - num_lost) + [note("gone")] * num_lost}
+        options = {"view": ViewSpec(), "max_clips": 0, "on_missing": {"d": "skip"}}
+        if num_lost <= 1:
+            joined = join(rows, CATALOG, max_missing={"d": 0.25}, **options)
+            assert len(joined.items) == 4 - num_lost
+            return
+        with pytest.raises(AnnotationError, match=r"more than max_missing = 0\.25 of them"):
+            join(rows, CATALOG, max_missing={"d": 0.25}, **options)
 
     def test_rows_without_an_answer_are_left_out_in_any_case(self):
         joined = meet(note(), note(answer=""), on_missing="error")

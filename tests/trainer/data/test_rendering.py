@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from schemas.errors import AnnotationError
-from trainer.config import TimeSpec
 from trainer.data.annotation import Annotation, Message, VideoPart
 from trainer.data.rendering import Rendered, Renderer
 from trainer.data.template import TEMPLATES
 from trainer.data.video_view import VideoView
 from trainer.model.language import load_tokenizer, make_renderer
+from trainer.model_spec import TimeSpec
 
 K, A = 3, 2
 SPACED = TimeSpec(text="{start:.1f}-{end:.1f}:", joint="|")

@@ -11,6 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.cache import FeatureCache, open_cache
+from schemas.errors import UsageError
 from tests.trainer.small_runs import config_of, write_annotations, write_cache
 from trainer.cli import call
 from trainer.learning.forecasting import forecast
@@ -62,6 +63,23 @@ def test_operations_are_those_of_real_steps(override, folder, cache, tmp_path):
         TrainingRun(config, cache=cache).train()
     expected = sum(stage.operations for stage in told.stages)
     assert 1.0 < expected / counter.get_total_flops() < 1.3
+
+
+def test_no_weights_are_read(folder, tmp_path, monkeypatch):
+    """Of a name of the hub neither: this one has no weights at all."""
+    import transformers
+
+    from trainer.model.language import describe_language_model, load_tokenizer
+
+    lm = tmp_path / "lm"
+    load_tokenizer("tiny").save_pretrained(lm)
+    transformers.LlamaConfig(vocab_size=260, hidden_size=32).save_pretrained(lm)
+    monkeypatch.chdir(tmp_path)
+    for where in ("lm", "tiny"):
+        model = describe_language_model(where)
+        assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+    with pytest.raises(UsageError, match="no language model could be loaded"):
+        describe_language_model(str(tmp_path))
 
 
 def test_a_large_model_is_forecast_by_its_config_alone(folder, tmp_path, capsys):

@@ -35,11 +35,12 @@ def test_tensorboard_has_the_numbers(tmp_path):
 
     with MetricsLog(tmp_path, kinds=["tensorboard"], config={"run": {"seed": 1}}) as log:
         log.log(1, {"stage": "a", "loss": 2.5})
-        log.log(2, {"stage": "a", "loss": 1.5})
+        log.log(2, {"stage": "a", "loss": 1.5, "kept_by_time": [3, 4]})
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert [(one.step, one.value) for one in events.Scalars("loss")] == [(1, 2.5), (2, 1.5)]
-    assert len(lines(tmp_path)) == 2
+    assert [(one.step, one.value) for one in events.Scalars("kept_by_time/1")] == [(2, 4.0)]
+    assert lines(tmp_path)[1]["kept_by_time"] == [3, 4]
 
 
 def test_wandb_is_asked_for_only_when_it_is_wanted(tmp_path, monkeypatch):

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from schemas.errors import ConfigError
 from tests.trainer.model.batches import TWO_STREAMS, random_batch
-from trainer.config import AudioConnectorSpec, ConnectorSpec
 from trainer.model.audio import AudioConnector
 from trainer.model.connector import Connector
+from trainer.model_spec import AudioConnectorSpec, ConnectorSpec
 
 KINDS = ("perceiver", "conv_pool", "mlp_pool")
 DTYPES = (torch.float32, torch.bfloat16)
@@ -164,9 +163,3 @@ def test_a_batch_without_sound_or_a_connector_without_it():
     assert connector()(batch).audio_CAH is None
     deaf = Connector(ConnectorSpec(), shape=TWO_STREAMS, frames_per_clip=4, width=16, audio=None)
     assert deaf(random_batch(TWO_STREAMS, num_clips=2)).audio_CAH is None
-
-
-def test_sound_that_the_cache_does_not_have_is_refused():
-    silent = replace(TWO_STREAMS, audio=None)
-    with pytest.raises(ConfigError, match="the cache has no sound"):
-        connector(shape=silent)

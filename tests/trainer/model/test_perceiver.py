@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from schemas.errors import ConfigError, ModelDamaged
-from trainer.config import ConnectorSpec
 from trainer.data.cache_shape import CacheShape, StreamShape
 from trainer.model.connector import Connector
 from trainer.model.perceiver import Perceiver, PerceiverBlock, apollo_key, load_apollo
 from trainer.model.positions import Positions
+from trainer.model_spec import ConnectorSpec
 
 GRID = (2, 3)
 APOLLO = CacheShape(

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.config import ReduceSpec
 from trainer.model.reducing import build_reducer, drop_clips, kept_time_histogram, num_kept
+from trainer.model_spec import ReduceSpec
 
 counts = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 
@@ -37,11 +37,10 @@ def test_of_each_item_the_best_share_is_kept_and_it_is_known_ahead(num_clips, ke
     reducer = prune(keep)
     kept = reducer(pooled_CD, item_C)
     scores = reducer.scorer(pooled_CD).squeeze(-1)
-    spec = ReduceSpec(kind="prune", keep=keep)
     for item, count in enumerate(num_clips):
         mine = item_C == item
         mask, score = kept.mask_C[mine], scores[mine]
-        wanted = num_kept(spec, count)
+        wanted = num_kept(count, share=keep)
         assert mask.sum() == wanted == max(1, math.ceil(keep * count - 1e-9))
         if wanted < count:
             assert score[mask].min() >= score[~mask].max()
@@ -49,12 +48,13 @@ def test_of_each_item_the_best_share_is_kept_and_it_is_known_ahead(num_clips, ke
 
 
 def test_shares_are_not_a_victim_of_rounding():
-    spec = ReduceSpec(kind="prune", keep=0.07)
     assert 0.07 * 100 > 7
-    assert num_kept(spec, 100) == 7
-    assert num_kept(spec, 1) == 1
-    assert num_kept(spec, 0) == 0
-    assert num_kept(ReduceSpec(kind="similar"), 30) == num_kept(ReduceSpec(), 30) == 30
+    assert num_kept(100, share=0.07) == 7
+    assert num_kept(1, share=0.07) == 1
+    assert num_kept(0, share=0.07) == 0
+
+
+def test_without_a_kind_there_is_no_reducer():
     assert build_reducer(ReduceSpec(), dim=4) is None
 
 
