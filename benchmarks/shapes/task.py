@@ -48,21 +48,6 @@ enabled = false
 [shards]
 max_seconds = 1600.0
 """
-_MOTION = """\
-[streams.motion]
-encoder = "motion-energy"
-
-"""
-_VIDEO = """\
-[streams.video]
-encoder = "random-video"
-
-"""
-OTHER_RECIPES = {
-    "image": RECIPE.replace(_MOTION, ""),
-    "random": RECIPE.replace(_MOTION, _VIDEO),
-}
-"""One encoder instead of two; and two of which none carries motion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,14 +129,6 @@ def make_task(
     _run_pipeline(task, task.recipe, task.cache, processes)
     begun.rename(done)
     return task
-
-
-def make_other_cache(task: Task, name: str, *, processes: int = 2) -> Path:
-    """The cache of one of OTHER_RECIPES, in the task's folder; what is there is kept."""
-    recipe, cache = task.folder / f"{name}.toml", task.folder / f"cache-{name}"
-    recipe.write_text(OTHER_RECIPES[name])
-    _run_pipeline(task, recipe, cache, processes)
-    return cache
 
 
 def _run_pipeline(task: Task, recipe: Path, cache: Path, processes: int) -> None:

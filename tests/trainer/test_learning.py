@@ -28,8 +28,13 @@ from trainer.learning.training import TrainingRun
 
 NUM_STEPS = 300
 BOUND = 0.28
-"""Nats a supervised token, on unseen videos. Seeds 0, 1 and 2 reached @REAL@; those trained with
-the features of other videos @SWAPPED@."""
+"""Nats a supervised token, on unseen videos. Seeds 0, 1 and 2 reached 0.174, 0.206 and 0.180, with
+features zeroed 0.74 to 0.87 and with those of other videos 0.83 to 0.99; trained with those of
+other videos they reached 0.339, 0.382 and 0.350.
+
+It holds for so many steps only: one who guesses as well as can be needs 12.8 nats a video, which is
+0.198 a token.
+"""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

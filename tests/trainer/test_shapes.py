@@ -26,7 +26,6 @@ from benchmarks.shapes.scene import (
     render_frames,
     render_sound,
 )
-from benchmarks.shapes.task import OTHER_RECIPES, RECIPE
 from pipeline import open_cache
 from schemas.recipe import Recipe
 
@@ -218,17 +217,6 @@ def test_what_is_there_is_kept_and_another_task_is_refused(shapes: Task) -> None
     assert before == {p: p.stat().st_mtime_ns for p in shapes.folder.rglob("*") if p.is_file()}
     with pytest.raises(RuntimeError, match="has another task"):
         make_task(shapes.folder, num_train=4, num_test=40)
-
-
-@pytest.mark.parametrize("name", OTHER_RECIPES)
-def test_other_recipes_are_the_same_but_for_their_streams(name: str, tmp_path: Path) -> None:
-    paths = {}
-    for one, text in (("own", RECIPE), ("other", OTHER_RECIPES[name])):
-        paths[one] = tmp_path / f"{one}.toml"
-        paths[one].write_text(text)
-    own, other = (Recipe.load(str(paths[one])) for one in ("own", "other"))
-    assert own.streams != other.streams
-    assert (own.sampling, own.audio, own.shards) == (other.sampling, other.audio, other.shards)
 
 
 def test_the_language_model_is_a_folder_of_transformers(shapes: Task) -> None:

@@ -73,7 +73,6 @@ def views_of(written: Written, view: ViewSpec) -> Iterator[tuple[np.ndarray, np.
             start_seconds=np.array([sample.times[0, 0] for sample in samples]),
             end_seconds=np.array([sample.times[-1, 1] for sample in samples]),
             num_frames=np.array([sample.mask.sum() for sample in samples]),
-            times=np.stack([sample.times for sample in samples]),
         )
         seen = view_video(video, view, cache_fps=2.0, frames_per_clip=4, span=None)
         yield seen.rows, seen.frames
