@@ -52,9 +52,7 @@ def test_the_tree_names_every_module(package: str) -> None:
 def test_every_file_in_the_tree_exists() -> None:
     tree = README.partition("## The tree")[2].partition("```")[2].partition("```")[0]
     files = {path.name for path in ROOT.glob("*.py")} | {
-        path.name
-        for package in PACKAGES
-        for path in (ROOT / package).glob("*.py")
+        path.name for package in PACKAGES for path in (ROOT / package).glob("*.py")
     }
     assert set(re.findall(r"\b[a-z0-9_]+\.py\b", tree)) <= files
 

@@ -27,6 +27,10 @@ Format = Literal[
 PARTS = ("connector", "lm")
 """What a stage may train. connector: resampler, projections, sound, reducer and time head; lm: the
 language model, or its adapters where there is `model.lora`. Encoders are never among them."""
+MAX_COUNT = 2**31 - 1
+MAX_FRAMES = MAX_WIDTH = 100_000
+MAX_WEIGHT = 1e6
+_WEIGHT = "> 0 and at most 1e6"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,7 @@ class RunSpec:
     """jsonl, tensorboard, wandb."""
 
     def __post_init__(self) -> None:
+        _check(0 <= self.seed < 2**63, "run.seed", self.seed, "in [0, 2^63)")
         _check(self.save_every >= 0, "run.save_every", self.save_every, ">= 0")
         _check(self.keep >= 1, "run.keep", self.keep, ">= 1")
         _check(self.log_every >= 1, "run.log_every", self.log_every, ">= 1")
@@ -76,7 +81,7 @@ class DataSpec:
     """What becomes of rows whose video or span is not in the cache; skipped ones are counted."""
 
     def __post_init__(self) -> None:
-        _check(self.weight > 0 and math.isfinite(self.weight), "data.weight", self.weight, "> 0")
+        _check(0 < self.weight <= MAX_WEIGHT, "data.weight", self.weight, _WEIGHT)
 
     @property
     def label(self) -> str:
@@ -102,7 +107,8 @@ class BatchSpec:
 
     def __post_init__(self) -> None:
         for name in ("tokens_per_pack", "packs", "window_shards"):
-            _check(getattr(self, name) >= 1, f"batch.{name}", getattr(self, name), ">= 1")
+            value = getattr(self, name)
+            _check(1 <= value <= MAX_COUNT, f"batch.{name}", value, "in [1, 2^31)")
         _check(self.readers >= 0, "batch.readers", self.readers, ">= 0")
 
 
@@ -128,8 +134,10 @@ class ViewSpec:
 
     def __post_init__(self) -> None:
         _check(self.fps >= 0 and math.isfinite(self.fps), "view.fps", self.fps, ">= 0")
-        for name in ("num_frames", "frames_per_clip", "max_clips"):
-            _check(getattr(self, name) >= 0, f"view.{name}", getattr(self, name), ">= 0")
+        for name in ("num_frames", "frames_per_clip"):
+            value = getattr(self, name)
+            _check(0 <= value <= MAX_FRAMES, f"view.{name}", value, f"in [0, {MAX_FRAMES:,}]")
+        _check(self.max_clips >= 0, "view.max_clips", self.max_clips, ">= 0")
         if (self.policy == "uniform") != (self.num_frames > 0):
             raise ConfigError(
                 f"view.num_frames = {self.num_frames} must be > 0 with policy uniform, else 0"
@@ -158,14 +166,16 @@ class ConnectorSpec:
     """fourier: cells know their place and frames their seconds since the clip's start."""
 
     def __post_init__(self) -> None:
-        _check(
-            self.tokens_per_frame > 0, "connector.tokens_per_frame", self.tokens_per_frame, "> 0"
-        )
-        _check(self.compression > 0, "connector.compression", self.compression, "> 0")
+        for name in ("tokens_per_frame", "compression"):
+            value = getattr(self, name)
+            good = value > 0 and math.isfinite(value)
+            _check(good, f"connector.{name}", value, "> 0")
         for name in ("depth", "heads", "ff_mult"):
-            _check(getattr(self, name) >= 1, f"connector.{name}", getattr(self, name), ">= 1")
+            value = getattr(self, name)
+            _check(1 <= value <= MAX_WIDTH, f"connector.{name}", value, f"in [1, {MAX_WIDTH:,}]")
         for name in ("dim", "kv_heads", "head_dim"):
-            _check(getattr(self, name) >= 0, f"connector.{name}", getattr(self, name), ">= 0")
+            value = getattr(self, name)
+            _check(0 <= value <= MAX_WIDTH, f"connector.{name}", value, f"in [0, {MAX_WIDTH:,}]")
 
     def tokens_per_clip(self, frames_per_clip: int) -> int:
         """Tokens of one clip, at least 1."""
@@ -188,12 +198,13 @@ class TimeSpec:
     def __post_init__(self) -> None:
         try:
             self.text.format(start=0.0, end=1.0)
-        except (LookupError, ValueError, TypeError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError, MemoryError) as error:
             raise ConfigError(
                 f"model.time.text = {self.text!r} cannot be filled in with start and end: {error}"
             ) from error
         weight = self.regression_weight
-        _check(weight >= 0, "model.time.regression_weight", weight, ">= 0")
+        good = weight >= 0 and math.isfinite(weight)
+        _check(good, "model.time.regression_weight", weight, ">= 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +250,7 @@ class LoraSpec:
     """As of peft: all-linear, or names separated by commas."""
 
     def __post_init__(self) -> None:
-        _check(self.r >= 1, "model.lora.r", self.r, ">= 1")
+        _check(1 <= self.r <= MAX_WIDTH, "model.lora.r", self.r, f"in [1, {MAX_WIDTH:,}]")
         _check(0 <= self.dropout < 1, "model.lora.dropout", self.dropout, "in [0, 1)")
 
 
@@ -301,6 +312,9 @@ class StageSpec:
         if (self.steps > 0) == (self.epochs > 0) or min(self.steps, self.epochs) < 0:
             raise ConfigError(f"stages.{self.name} must have either steps or epochs > 0")
         _check(self.max_clips >= 0, f"stages.{self.name}.max_clips", self.max_clips, ">= 0")
+        for label, weight in self.data.items():
+            good = 0 < weight <= MAX_WEIGHT
+            _check(good, f"stages.{self.name}.data.{label}", weight, _WEIGHT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,7 +332,10 @@ class OptimSpec:
     betas: tuple[float, ...] = (0.9, 0.95)
 
     def __post_init__(self) -> None:
-        _check(self.warmup >= 0, "optim.warmup", self.warmup, ">= 0")
+        for name in ("warmup", "weight_decay"):
+            value = getattr(self, name)
+            good = value >= 0 and math.isfinite(value)
+            _check(good, f"optim.{name}", value, ">= 0")
         _check(0 <= self.final <= 1, "optim.final", self.final, "in [0, 1]")
         _check(self.clip >= 0, "optim.clip", self.clip, ">= 0")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
@@ -352,6 +369,12 @@ class TrainConfig:
         for name, there in (("data", self.data), ("stages", self.stages)):
             if not there:
                 raise ConfigError(f"{name}: at least one is needed, as in [[{name}]]")
+        least = self.model.connector.tokens_per_clip(1)
+        if least > self.batch.tokens_per_pack:
+            raise ConfigError(
+                f"model.connector: a clip has {least:.9g} tokens or more, and a row"
+                f" batch.tokens_per_pack = {self.batch.tokens_per_pack:,}"
+            )
         labels = [data.label for data in self.data]
         stages = [stage.name for stage in self.stages]
         for what, names in (("data", labels), ("stages", stages)):
@@ -423,7 +446,7 @@ def _read_toml(name_or_path: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"config {name_or_path}: cannot be read: {reason}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"config {name_or_path}: not valid TOML: {error}") from error
 
 

@@ -73,6 +73,8 @@ def generate(
         raise UsageError("which VIDEO?", hint="name one, or ask about none with --text QUESTION")
     if question is None and not chat:
         raise UsageError("what is the QUESTION?", hint="put it in quotes, or begin a --chat")
+    if question is not None and not _is_text(question):
+        raise UsageError("the QUESTION holds bytes that are no text", hint="write it in UTF-8")
     wanted = None if span is None else read_span(span)
     from encoders.devices import choose_device
     from trainer.asking.conversation import Conversation
@@ -107,6 +109,11 @@ def generate(
                 print_json(told)
             else:
                 click.echo(answer.text)
+
+
+def _is_text(argument: str) -> bool:
+    # What is not UTF-8 on the command line comes as halves of surrogate pairs.
+    return not any("\ud800" <= letter <= "\udfff" for letter in argument)
 
 
 def read_span(text: str) -> Span:
