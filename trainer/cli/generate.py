@@ -177,13 +177,15 @@ def _watched(
 def _questions(first: str | None, *, chat: bool) -> Iterator[str]:
     if first is not None:
         yield first
-    while chat:
+    while chat and sys.stdin is not None:  # it is None where it was closed
         if sys.stdin.isatty():
             click.echo("> ", nl=False, err=True)
         line = sys.stdin.readline()
         if not line:
             return
-        if line.strip():
+        if not _is_text(line):
+            click.echo("this line holds bytes that are no text", err=True)
+        elif line.strip():
             yield line.strip()
 
 

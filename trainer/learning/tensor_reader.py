@@ -11,7 +11,7 @@ import pickle
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 _HERE = "torch.distributed.checkpoint"
@@ -42,13 +42,14 @@ class TensorReader(FileSystemReader):
         path = self._get_metadata_path(kwargs.get("rank"))
         with self.fs.create_stream(path, "rb") as file:
             try:
-                metadata = _Unpickler(file).load()
+                metadata: Metadata = _Unpickler(file).load()
             except OSError:
                 raise
             except Exception as error:  # bytes that are no pickle may fail in any way
                 raise ValueError(f"its list of tensors cannot be read: {error}") from error
         _require_tensors(metadata)
-        metadata.storage_meta.load_id = self.load_id
+        if metadata.storage_meta is not None:
+            metadata.storage_meta.load_id = self.load_id
         return metadata
 
 
@@ -67,7 +68,6 @@ def _require_tensors(metadata: Any) -> None:
         entries = metadata.state_dict_metadata.values()
         files = {one.relative_path for one in metadata.storage_data.values()}
         known = all(type(one) is TensorStorageMetadata for one in entries)
-        known = known and metadata.storage_meta is not None
     except AttributeError as error:
         raise ValueError(f"it has no list of tensors: {error}") from error
     if not known:

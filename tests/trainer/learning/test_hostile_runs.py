@@ -216,8 +216,7 @@ def test_weights_that_leave_nothing_are_said(
         TrainingRun(config, cache=cache)
 
 
-@pytest.mark.parametrize("text", ["x=" + "[" * 5000, "[" + "a." * 3000 + "b]"])
-def test_toml_that_is_too_deep_is_said(text: str, tmp_path: Path) -> None:
-    (tmp_path / "deep.toml").write_text(text)
+def test_toml_that_is_too_deep_is_said(tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text("x=" + "[" * 5000)
     with pytest.raises(UsageError, match="not valid TOML"):
         TrainConfig.load(str(tmp_path / "deep.toml"))
