@@ -85,7 +85,10 @@ def _read_value(hint: Any, value: Any, *, where: str) -> Any:
         inner = [arm for arm in typing.get_args(hint) if arm is not type(None)]
         return None if value is None else _read_value(inner[0], value, where=where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise RecipeError(f"{where} is larger than any float") from None
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise RecipeError(f"{where} = {value!r} must be a {hint.__name__}")
     return value

@@ -28,6 +28,10 @@ Format = Literal[
 PARTS = ("connector", "lm")
 """What a stage may train. connector: resampler, projections, sound, reducer and time head; lm: the
 language model, or its adapters where there is `model.lora`. Encoders are never among them."""
+MAX_COUNT = 2**31 - 1
+MAX_FRAMES = 100_000
+MAX_WEIGHT = 1e6
+_WEIGHT = "> 0 and at most 1e6"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,7 @@ class RunSpec:
     """jsonl, tensorboard, wandb."""
 
     def __post_init__(self) -> None:
+        check("run.seed", self.seed, "in [0, 2^63)", holds=0 <= self.seed < 2**63)
         check("run.save_every", self.save_every, ">= 0", holds=self.save_every >= 0)
         check("run.keep", self.keep, ">= 1", holds=self.keep >= 1)
         check("run.log_every", self.log_every, ">= 1", holds=self.log_every >= 1)
@@ -79,8 +84,7 @@ class DataSpec:
     """Of skip: the share of rows that may be."""
 
     def __post_init__(self) -> None:
-        good = self.weight > 0 and math.isfinite(self.weight)
-        check("data.weight", self.weight, "> 0", holds=good)
+        check("data.weight", self.weight, _WEIGHT, holds=0 < self.weight <= MAX_WEIGHT)
         good = 0 <= self.max_missing <= 1
         check("data.max_missing", self.max_missing, "in [0, 1]", holds=good)
 
@@ -108,7 +112,8 @@ class BatchSpec:
 
     def __post_init__(self) -> None:
         for name in ("tokens_per_pack", "packs", "window_shards"):
-            check(f"batch.{name}", getattr(self, name), ">= 1", holds=getattr(self, name) >= 1)
+            number = getattr(self, name)
+            check(f"batch.{name}", number, "in [1, 2^31)", holds=1 <= number <= MAX_COUNT)
         check("batch.readers", self.readers, ">= 0", holds=self.readers >= 0)
 
 
@@ -134,8 +139,13 @@ class ViewSpec:
 
     def __post_init__(self) -> None:
         check("view.fps", self.fps, ">= 0", holds=self.fps >= 0 and math.isfinite(self.fps))
-        for name in ("num_frames", "frames_per_clip", "max_clips"):
-            check(f"view.{name}", getattr(self, name), ">= 0", holds=getattr(self, name) >= 0)
+        for name, most in (
+            ("num_frames", MAX_FRAMES),
+            ("frames_per_clip", MAX_FRAMES),
+            ("max_clips", MAX_COUNT),
+        ):
+            number = getattr(self, name)
+            check(f"view.{name}", number, f"in [0, {most:,}]", holds=0 <= number <= most)
         if (self.policy == "uniform") != (self.num_frames > 0):
             raise ConfigError(
                 f"view.num_frames = {self.num_frames} must be > 0 with policy uniform, else 0"
@@ -176,6 +186,9 @@ class StageSpec:
         if (self.steps > 0) == (self.epochs > 0) or min(self.steps, self.epochs) < 0:
             raise ConfigError(f"stages.{self.name} must have either steps or epochs > 0")
         check(f"stages.{self.name}.max_clips", self.max_clips, ">= 0", holds=self.max_clips >= 0)
+        for label, weight in self.data.items():
+            good = 0 < weight <= MAX_WEIGHT
+            check(f"stages.{self.name}.data.{label}", weight, _WEIGHT, holds=good)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,11 +206,12 @@ class OptimSpec:
     betas: tuple[float, ...] = (0.9, 0.95)
 
     def __post_init__(self) -> None:
-        check("optim.warmup", self.warmup, ">= 0", holds=self.warmup >= 0)
         check("optim.final", self.final, "in [0, 1]", holds=0 <= self.final <= 1)
-        for name in ("weight_decay", "clip"):
+        check("optim.clip", self.clip, ">= 0", holds=self.clip >= 0)
+        for name in ("warmup", "weight_decay"):
             number = getattr(self, name)
-            check(f"optim.{name}", number, ">= 0", holds=number >= 0)
+            good = number >= 0 and math.isfinite(number)
+            check(f"optim.{name}", number, ">= 0", holds=good)
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"optim.betas = {list(self.betas)} must be two numbers in [0, 1)")
 
@@ -234,6 +248,12 @@ class TrainConfig:
             raise ConfigError(
                 f"view.frames_per_clip = {frames} must be 1 with model.time.mode frame_text",
                 hint="or say clip_text, which is the same text before each clip",
+            )
+        least = self.model.connector.tokens_per_clip(1)
+        if least > self.batch.tokens_per_pack:
+            raise ConfigError(
+                f"model.connector: a clip has {least:.9g} tokens or more, and a row"
+                f" batch.tokens_per_pack = {self.batch.tokens_per_pack:,}"
             )
         labels = [data.label for data in self.data]
         stages = [stage.name for stage in self.stages]
@@ -306,7 +326,7 @@ def _read_toml(name_or_path: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"config {name_or_path}: cannot be read: {reason}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"config {name_or_path}: not valid TOML: {error}") from error
 
 

@@ -8,6 +8,8 @@ from typing import Literal
 
 from schemas.errors import ConfigError
 
+MAX_WIDTH = 100_000
+
 
 def check(name: str, value: object, rule: str, *, holds: bool) -> None:
     """ConfigError: the rule does not hold for the value of a field."""
@@ -43,10 +45,12 @@ class ConnectorSpec:
             check(f"model.connector.{name}", number, "> 0", holds=good)
         for name in ("depth", "heads", "ff_mult"):
             number = getattr(self, name)
-            check(f"model.connector.{name}", number, ">= 1", holds=number >= 1)
+            good = 1 <= number <= MAX_WIDTH
+            check(f"model.connector.{name}", number, f"in [1, {MAX_WIDTH:,}]", holds=good)
         for name in ("dim", "kv_heads", "head_dim"):
             number = getattr(self, name)
-            check(f"model.connector.{name}", number, ">= 0", holds=number >= 0)
+            good = 0 <= number <= MAX_WIDTH
+            check(f"model.connector.{name}", number, f"in [0, {MAX_WIDTH:,}]", holds=good)
 
     def tokens_per_clip(self, frames_per_clip: int) -> int:
         """Tokens of one clip, at least 1."""
@@ -69,12 +73,13 @@ class TimeSpec:
     def __post_init__(self) -> None:
         try:
             self.text.format(start=0.0, end=1.0)
-        except (LookupError, ValueError, TypeError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError, MemoryError) as error:
             raise ConfigError(
                 f"model.time.text = {self.text!r} cannot be filled in with start and end: {error}"
             ) from error
         weight = self.regression_weight
-        check("model.time.regression_weight", weight, ">= 0", holds=weight >= 0)
+        good = weight >= 0 and math.isfinite(weight)
+        check("model.time.regression_weight", weight, ">= 0", holds=good)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +129,8 @@ class LoraSpec:
     def __post_init__(self) -> None:
         for name in ("r", "alpha"):
             number = getattr(self, name)
-            check(f"model.lora.{name}", number, ">= 1", holds=number >= 1)
+            good = 1 <= number <= MAX_WIDTH
+            check(f"model.lora.{name}", number, f"in [1, {MAX_WIDTH:,}]", holds=good)
         check("model.lora.dropout", self.dropout, "in [0, 1)", holds=0 <= self.dropout < 1)
 
 

@@ -67,6 +67,8 @@ def evaluate(
     from trainer.model.model_folder import open_model
 
     annotations = read_annotations(data, format=data_format)
+    if out is not None:
+        _touch(out)  # before all is asked, not after
     with open_cache(cache) as opened:
         result = ask_all(
             open_model(model, device=choose_device(device), lm=lm),
@@ -100,11 +102,18 @@ class _Asked:
             click.echo(f"{self._count:,} items asked", err=True)
 
 
-def _write(out: Path, rows: list[dict[str, Any]]) -> None:
+def _touch(out: Path) -> None:
     from pipeline.storage import storage_errors
 
     with storage_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
+        out.open("a").close()
+
+
+def _write(out: Path, rows: list[dict[str, Any]]) -> None:
+    from pipeline.storage import storage_errors
+
+    with storage_errors(out):
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         out.write_text(text, encoding="utf-8")
 

@@ -78,6 +78,8 @@ def generate(
         raise UsageError("what is the QUESTION?", hint="put it in quotes, or begin a --chat")
     if stream and as_json:
         raise UsageError("--stream is for text, not for --json")
+    if question is not None and not _is_text(question):
+        raise UsageError("the QUESTION holds bytes that are no text", hint="write it in UTF-8")
     wanted = None if span is None else read_span(span)
     from encoders.devices import choose_device
     from trainer.asking.conversation import Conversation
@@ -133,6 +135,11 @@ class Writing:
     def end(self, text: str) -> None:
         """The whole answer."""
         click.echo(text.removeprefix(self._written))
+
+
+def _is_text(argument: str) -> bool:
+    # What is not UTF-8 on the command line comes as halves of surrogate pairs.
+    return not any("\ud800" <= letter <= "\udfff" for letter in argument)
 
 
 def read_span(text: str) -> Span:
@@ -196,13 +203,15 @@ def _watched(
 def _questions(first: str | None, *, chat: bool) -> Iterator[str]:
     if first is not None:
         yield first
-    while chat:
+    while chat and sys.stdin is not None:  # it is None where it was closed
         if sys.stdin.isatty():
             click.echo("> ", nl=False, err=True)
         line = sys.stdin.readline()
         if not line:
             return
-        if line.strip():
+        if not _is_text(line):
+            click.echo("this line holds bytes that are no text", err=True)
+        elif line.strip():
             yield line.strip()
 
 

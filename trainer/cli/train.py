@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from pipeline.cli.show import common_options, print_json, set_verbosity
-from schemas.errors import UsageError
+from schemas.errors import DeviceError, UsageError
 from trainer.cli.config_options import (
     config_options,
     log_option,
@@ -137,6 +137,7 @@ def _run(
     with (
         join_ranks(choose_device(device)) as ranks,
         _saying_where(),
+        _in_memory(device),
         open_cache(cache) as opened,
         open_display(quiet=quiet or not ranks.is_first) as display,
     ):
@@ -164,6 +165,23 @@ def _last_words(result: TrainResult) -> str:
             f" trainer resume {result.out}"
         )
     return f"{result.step:,} steps done: {result.checkpoint}"
+
+
+@contextlib.contextmanager
+def _in_memory(device: str) -> Iterator[None]:
+    import torch
+
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        of_cpu = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+        if not of_cpu and not isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise DeviceError(
+            f"the memory of {'this machine' if of_cpu else device} is too small for this run",
+            hint="lower batch.tokens_per_pack or the model's sizes, or set"
+            " parallel.activation_checkpointing; trainer plan says what a run takes",
+        ) from error
 
 
 @contextlib.contextmanager

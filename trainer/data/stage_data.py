@@ -83,7 +83,12 @@ def prepare(
             hint='raise it, or set batch.on_long = "spread" or "drop", or a stage\'s max_clips',
         )
     if not kept:
-        raise AnnotationError(f"stage {stage.name}: there is nothing to learn from")
+        why = f": {len(too_long)} items are longer than a pack" if too_long else ""
+        raise AnnotationError(f"stage {stage.name}: there is nothing to learn from{why}")
+    if sum(names[item.data] for item in kept) < 1:
+        raise AnnotationError(
+            f"stage {stage.name}: weights leave less than one of {len(kept)} items an epoch"
+        )
     shards = {name: number for number, name in enumerate(sorted({item.shard for item in kept}))}
     return Prepared(
         items=tuple(kept),

@@ -10,6 +10,7 @@ Frozen parameters are not stored: they come from the language model's own folder
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -27,11 +28,13 @@ from torch.distributed.checkpoint.api import CheckpointException
 from schemas.errors import ModelDamaged
 from trainer.learning.distributed import ALONE, Ranks
 from trainer.learning.optimizing import trained_by
-from trainer.learning.run_folder import COMPLETE
+from trainer.learning.run_folder import COMPLETE, written_into
+from trainer.learning.tensor_reader import TensorReader
 
 STATE = "state.json"
 TENSORS = "dcp"
 _NAME = re.compile(r"step-(\d{8,})")
+_WRITER = ("PytorchStreamWriter", "inline_container")
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -82,37 +85,51 @@ def save_checkpoint(
     """Write a checkpoint; `trained` are the names of the parameters that belong into it.
 
     All ranks call it. It has its name only when it is complete and on the disk. Older ones than the
-    newest `keep` are deleted.
+    newest `keep` are deleted. StorageError: the place is read-only or full.
     """
     folder = checkpoint_folder(run, step=step)
     writing = folder.with_name(f"{folder.name}.writing")
-    if ranks.is_first:
-        for left in run.glob("step-*.writing"):
-            shutil.rmtree(left)
-        writing.mkdir(parents=True)
-    ranks.wait()
     tensors = {**_parameters(model, trained), **_moments(model, optimizer)}
-    with _alone_on_purpose():
-        state_dict_saver.save(tensors, checkpoint_id=writing / TENSORS, no_dist=ranks.world == 1)
-    if ranks.is_first:
-        (writing / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-        sizes = {
-            path.relative_to(writing).as_posix(): path.stat().st_size
-            for path in sorted(writing.rglob("*"))
-            if path.is_file()
-        }
-        (writing / COMPLETE).write_text(json.dumps(sizes, indent=1) + "\n", encoding="utf-8")
-        for path in (writing / STATE, writing / COMPLETE, writing / TENSORS, writing):
-            _to_disk(path)
-        if folder.exists():  # not complete, or this step would not have been done again
-            shutil.rmtree(folder)
-        writing.rename(folder)
-        _to_disk(run)
-        for old in list_checkpoints(run)[:-keep]:
-            (old / COMPLETE).unlink()
-            shutil.rmtree(old)
+    with written_into(run, scratch=writing), _told_by_torch():
+        if ranks.is_first:
+            for left in run.glob("step-*.writing"):
+                _remove(left)
+            writing.mkdir(parents=True)
+        ranks.wait()
+        with _alone_on_purpose():
+            state_dict_saver.save(
+                tensors, checkpoint_id=writing / TENSORS, no_dist=ranks.world == 1
+            )
+        if ranks.is_first:
+            _complete(writing, state)
+            if folder.exists():  # not complete, or this step would not have been done again
+                _remove(folder)
+            writing.rename(folder)
+            _to_disk(run)
+            for old in list_checkpoints(run)[:-keep]:
+                (old / COMPLETE).unlink()
+                shutil.rmtree(old)
     ranks.wait()
     return folder
+
+
+def _complete(writing: Path, state: Mapping[str, Any]) -> None:
+    (writing / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+    sizes = {
+        path.relative_to(writing).as_posix(): path.stat().st_size
+        for path in sorted(writing.rglob("*"))
+        if path.is_file()
+    }
+    (writing / COMPLETE).write_text(json.dumps(sizes, indent=1) + "\n", encoding="utf-8")
+    for path in (writing / STATE, writing / COMPLETE, writing / TENSORS, writing):
+        _to_disk(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def load_checkpoint(
@@ -134,9 +151,8 @@ def load_checkpoint(
         tensors |= _moments(model, optimizer)
     try:
         with _alone_on_purpose():
-            state_dict_loader.load(
-                tensors, checkpoint_id=folder / TENSORS, no_dist=ranks.world == 1
-            )
+            reader = TensorReader(folder / TENSORS)
+            state_dict_loader.load(tensors, storage_reader=reader, no_dist=ranks.world == 1)
     except (OSError, KeyError, ValueError, RuntimeError, CheckpointException) as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise ModelDamaged(
@@ -175,6 +191,31 @@ def _alone_on_purpose() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
+
+
+@contextlib.contextmanager
+def _told_by_torch() -> Iterator[None]:
+    """What the system said to torch, as an OSError again."""
+    try:
+        yield
+    except CheckpointException as error:  # is no Exception, and nobody would catch it
+        for cause, _ in error.failures.values():
+            if _is_of_system(cause):
+                raise _as_os_error(cause) from error
+        raise RuntimeError(str(error)) from error
+    except RuntimeError as error:
+        if _is_of_system(error):
+            raise _as_os_error(error) from error
+        raise
+
+
+def _is_of_system(error: BaseException) -> bool:
+    return isinstance(error, OSError) or any(name in str(error) for name in _WRITER)
+
+
+def _as_os_error(error: BaseException) -> OSError:
+    # torch says only that it failed to write, which it does when a disk is full.
+    return error if isinstance(error, OSError) else OSError(errno.ENOSPC, str(error))
 
 
 def _to_disk(path: Path) -> None:

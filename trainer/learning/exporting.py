@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +18,8 @@ from trainer.config import PARTS, TrainConfig
 from trainer.learning.checkpointing import list_checkpoints, load_checkpoint, read_state
 from trainer.learning.distributed import Ranks
 from trainer.learning.model_card import model_card
+from trainer.learning.run_folder import written_into
+from trainer.learning.run_state import RunState
 from trainer.model.chat_template import chat_template_of
 from trainer.model.language import add_lora, load_language_model, load_tokenizer
 from trainer.model.model_config import CONFIG, ModelConfig
@@ -68,13 +71,14 @@ def export_run(
     `merge` writes the language model with its adapters in it; `copy_lm` writes it although it was
     not trained, so that the folder needs no other. UsageError: no such run, checkpoint or language
     model, or `out` is there already. ModelDamaged: the checkpoint cannot be read, or what was
-    written cannot be read back.
+    written cannot be read back. StorageError: the place is read-only or full.
     """
     checkpoint = _find_checkpoint(run, step=step)
     out = out or run / DEFAULT_NAME
     if out.exists():
         raise UsageError(f"{out} is there already", hint="delete it, or name another with -o")
     state = read_state(checkpoint)
+    RunState.from_mapping(state, where=checkpoint)
     config, preprocessing = _read_settings(state, checkpoint)
     parts = _trained_parts(config, stage=state["stage"])
     model, base_digest = _load(checkpoint, config, preprocessing, parts=parts)
@@ -85,38 +89,41 @@ def export_run(
     tokenizer.chat_template = chat_template_of(renderer.template, system=renderer.system)
 
     writing = out.with_name(f"{out.name}.writing")
-    shutil.rmtree(writing, ignore_errors=True)
-    writing.mkdir(parents=True)
-    own = {name: one.contiguous() for name, one in own_tensors(model).items()}
-    _save_own(own, writing / CONNECTOR)
-    told = _save_language_model(
-        model.lm, writing, config=config, parts=parts, base=base, merge=merge, copy_lm=copy_lm
-    )
-    del model
-    tokenizer.save_pretrained(writing)
-    _write_json(
-        writing / "generation_config.json",
-        {
-            "do_sample": False,
-            "max_new_tokens": MAX_NEW_TOKENS,
-            "eos_token_id": sorted(eos_ids_of(renderer)),
-            "pad_token_id": tokenizer.pad_token_id,
-        },
-    )
-    described = ModelConfig(
-        preprocessing=preprocessing,
-        spec=config.model,
-        base=base,
-        base_digest="" if (writing / LM).is_dir() else base_digest,
-        trained=parts,
-        training=_summary(state, config),
-        files=describe_files(writing),
-        version=metadata.version("reelcache"),
-    )
-    _write_json(writing / CONFIG, described.to_mapping())
-    (writing / "README.md").write_text(model_card(described, language_model=told), encoding="utf-8")
-    _read_back(writing, own)
-    writing.rename(out)
+    with written_into(out.parent, scratch=writing), _told_by_safetensors():
+        shutil.rmtree(writing, ignore_errors=True)
+        writing.mkdir(parents=True)
+        own = {name: one.contiguous() for name, one in own_tensors(model).items()}
+        _save_own(own, writing / CONNECTOR)
+        told = _save_language_model(
+            model.lm, writing, config=config, parts=parts, base=base, merge=merge, copy_lm=copy_lm
+        )
+        del model
+        tokenizer.save_pretrained(writing)
+        _write_json(
+            writing / "generation_config.json",
+            {
+                "do_sample": False,
+                "max_new_tokens": MAX_NEW_TOKENS,
+                "eos_token_id": sorted(eos_ids_of(renderer)),
+                "pad_token_id": tokenizer.pad_token_id,
+            },
+        )
+        described = ModelConfig(
+            preprocessing=preprocessing,
+            spec=config.model,
+            base=base,
+            base_digest="" if (writing / LM).is_dir() else base_digest,
+            trained=parts,
+            training=_summary(state, config),
+            files=describe_files(writing),
+            version=metadata.version("reelcache"),
+        )
+        _write_json(writing / CONFIG, described.to_mapping())
+        (writing / "README.md").write_text(
+            model_card(described, language_model=told), encoding="utf-8"
+        )
+        _read_back(writing, own)
+        writing.rename(out)
     return Exported(
         model=str(out),
         step=state["step"],
@@ -126,6 +133,17 @@ def export_run(
         language_model=told,
         num_bytes=sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),
     )
+
+
+@contextlib.contextmanager
+def _told_by_safetensors() -> Iterator[None]:
+    """What the system said to safetensors, as an OSError again."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
 
 
 def _find_checkpoint(run: Path, *, step: int | None) -> Path:

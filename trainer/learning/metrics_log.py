@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from schemas.errors import UsageError
+from trainer.learning.run_folder import written_into
 
 METRICS = "metrics.jsonl"
 
@@ -26,7 +28,7 @@ class MetricsLog:
     ) -> None:
         """`done`: steps that are done; lines of later ones are dropped, since they come again.
 
-        UsageError: a package of `kinds` is missing.
+        UsageError: a package of `kinds` is missing. StorageError: it cannot be written.
         """
         makers: dict[str, Callable[[Path, Mapping[str, Any], int], _Writer]] = {
             "tensorboard": _TensorBoard,
@@ -35,25 +37,29 @@ class MetricsLog:
         self._writers: list[_Writer] = [
             makers[kind](folder, config, done) for kind in dict.fromkeys(kinds) if kind in makers
         ]
-        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
         path = folder / METRICS
-        kept = _lines_until(path, done)
-        path.with_suffix(".writing").write_text("".join(kept), encoding="utf-8")
-        path.with_suffix(".writing").replace(path)
-        self._file = path.open("a", encoding="utf-8")
+        with written_into(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            kept = _lines_until(path, done)
+            path.with_suffix(".writing").write_text("".join(kept), encoding="utf-8")
+            path.with_suffix(".writing").replace(path)
+            self._file = path.open("a", encoding="utf-8")
 
     def __enter__(self) -> MetricsLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with written_into(self._folder):
+            self._file.close()
         for writer in self._writers:
             writer.close()
 
     def log(self, step: int, figures: Mapping[str, float | str | list[int]]) -> None:
         """One line; of a list each number is a figure of its own where there are only numbers."""
-        self._file.write(json.dumps({"step": step, **figures}) + "\n")
-        self._file.flush()
+        with written_into(self._folder):
+            self._file.write(json.dumps({"step": step, **figures}) + "\n")
+            self._file.flush()
         numbers: dict[str, float] = {}
         for name, value in figures.items():
             if isinstance(value, list):
@@ -68,10 +74,11 @@ def _lines_until(path: Path, step: int) -> list[str]:
     if not path.is_file():
         return []
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        # A last line may have been cut off.
-        if line.endswith("}\n") and json.loads(line)["step"] <= step:
-            kept.append(line)
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+        # A last line may have been cut off, and a full disk leaves pieces.
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            if line.endswith("}\n") and json.loads(line)["step"] <= step:
+                kept.append(line)
     return kept
 
 

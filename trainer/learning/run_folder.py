@@ -7,7 +7,11 @@ RUN/step-.../       checkpoints
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,13 +42,29 @@ def begin_run(config: TrainConfig, *, cache: str) -> None:
     """Make the folder of a run and write run.json. StorageError: it cannot be written."""
     folder = Path(config.run.out)
     begun = {"cache": cache, "config": config.to_mapping()}
-    try:
+    with written_into(folder):
         folder.mkdir(parents=True, exist_ok=True)
         writing = folder / f"{RUN}.writing"
         writing.write_text(json.dumps(begun, indent=1) + "\n", encoding="utf-8")
         writing.replace(folder / RUN)
+
+
+@contextlib.contextmanager
+def written_into(folder: Path, *, scratch: Path | None = None) -> Iterator[None]:
+    """What the system says of a place that is read-only or full, as a StorageError.
+
+    `scratch` is what was begun there and is of no use any more: its space is given back.
+    """
+    try:
+        yield
     except OSError as error:
-        raise StorageError(f"{folder}: cannot be written: {error.strerror}") from error
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise StorageError(
+            f"{folder}: cannot be written: {reason}",
+            hint="free some space or choose another place; checkpoints that are complete are kept",
+        ) from error
 
 
 def read_run(folder: Path) -> BegunRun:
@@ -56,7 +76,10 @@ def read_run(folder: Path) -> BegunRun:
             hint="begin one with: trainer train CACHE --config T.toml --out FOLDER",
         )
     try:
-        return BegunRun(**json.loads(path.read_text(encoding="utf-8")))
+        begun = BegunRun(**json.loads(path.read_text(encoding="utf-8")))
+        if not isinstance(begun.cache, str) or not isinstance(begun.config, dict):
+            raise ValueError("cache must be text and config an object")
+        return begun
     except (OSError, ValueError, TypeError) as error:
         raise ModelDamaged(f"{path}: cannot be read: {error}") from error
 

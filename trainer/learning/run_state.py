@@ -91,9 +91,17 @@ class RunState:
     def from_mapping(cls, mapping: Mapping[str, Any], *, where: Path) -> RunState:
         """The inverse of `to_mapping`. ModelDamaged: not such a mapping."""
         try:
-            return cls(**mapping)
+            state = cls(**mapping)
         except TypeError as error:
             raise ModelDamaged(f"{where}: its state cannot be read: {error}") from error
+        whole, tables = (state.step, state.seed, state.num_ranks), (state.plan, state.config)
+        if not (
+            all(type(one) is int and one >= 0 for one in whole)
+            and all(isinstance(one, dict) for one in (*tables, state.preprocessing))
+            and isinstance(state.stage, str)
+        ):
+            raise ModelDamaged(f"{where}: its state has fields that are of another type")
+        return state
 
     def require_same(self, now: RunState, *, where: Path) -> None:
         """That a run as it would be `now` is the one that was saved.

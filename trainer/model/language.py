@@ -62,7 +62,7 @@ def load_tokenizer(where: str, *, offline: bool = False, config: Any = None) -> 
     folder, gguf = _split(where)
     with _as_usage(where, "tokenizer"):
         return AutoTokenizer.from_pretrained(
-            folder, config=config, local_files_only=offline, **gguf
+            folder, config=config, local_files_only=offline, trust_remote_code=False, **gguf
         )
 
 
@@ -78,8 +78,9 @@ def load_language_model(where: str, *, dtype: torch.dtype, offline: bool = False
         return _tiny_model().to(dtype)
     folder, gguf = _split(where)
     with _as_usage(where, "language model"):
+        # Left out, transformers would ask on stdin whether to run the folder's own code.
         return AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, local_files_only=offline, **gguf
+            folder, dtype=dtype, local_files_only=offline, trust_remote_code=False, **gguf
         )
 
 

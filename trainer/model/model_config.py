@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from schemas.errors import ModelDamaged, ReelcacheError, UsageError
 from schemas.settings import read_settings, to_mapping
-from trainer.model_spec import ModelSpec
+from trainer.model_spec import MAX_WIDTH, ModelSpec
 from trainer.preprocessing import Preprocessing
 
 MODEL_TYPE = "reelcache"
 FORMAT_VERSION = 1
 CONFIG = "config.json"
+_NOT_SUCH = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, ReelcacheError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ class ModelConfig:
             found = config.preprocessing.fingerprint()
         except ModelDamaged:
             raise
-        except (LookupError, TypeError, ValueError, AttributeError, ReelcacheError) as error:
+        except _NOT_SUCH as error:
             raise ModelDamaged(f"{path}: not what an export writes: {error!r}") from error
         if told.get("fingerprint") != found:
             raise ModelDamaged(
@@ -101,4 +102,30 @@ class ModelConfig:
                 f" preprocessing {found[:8]}: it was changed, or another version wrote it",
                 hint="export the model again",
             )
+        try:
+            config._check()
+        except _NOT_SUCH as error:
+            raise ModelDamaged(f"{path}: not what an export writes: {error!r}") from error
         return config
+
+    def _check(self) -> None:
+        """ValueError: fields that would be met only later, or that lead out of the folder."""
+        sizes = [
+            size
+            for one in self.preprocessing.shape.streams.values()
+            for size in (one.num_grids, one.height, one.width, one.dim)
+        ]
+        if not all(type(size) is int and 0 < size <= MAX_WIDTH for size in sizes):
+            raise ValueError("the shape of a stream is no list of whole numbers")
+        made = self.spec.connector.tokens_per_clip(self.preprocessing.frames_per_clip)
+        if made != self.preprocessing.tokens_per_clip:
+            raise ValueError(
+                f"its connector makes {made} tokens of a clip, its preprocessing says"
+                f" {self.preprocessing.tokens_per_clip}"
+            )
+        for name, told in self.files.items():
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts:
+                raise ValueError(f"{name!r} is no file in the folder")
+            if type(told["bytes"]) is not int or not isinstance(told["sha256"], str):
+                raise ValueError(f"what it says of {name} is neither bytes nor sha256")

@@ -174,3 +174,16 @@ def test_export_and_evaluate(
     for word in ("R@.5", "mIoU", "object", "time", "input", "text", "fingerprint"):
         assert word in shown
     assert run("evaluate", *common, "--input", "blind") == 2
+
+
+def test_bytes_that_are_no_text_are_said(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["generate", str(model_path), "--max-new-tokens", "1"]
+    assert call([*asked, "--text", "\udcff"]) == 2
+    assert "no text" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.StringIO("\udcff\n"))
+    assert call([*asked, "--chat", "--text", "a"]) == 0
+    assert "no text" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", None)
+    assert call([*asked, "--chat", "--text", "a"]) == 0

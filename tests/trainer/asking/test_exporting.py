@@ -293,3 +293,36 @@ def test_a_run_from_a_model_goes_on_from_it(
     assert not torch.equal(logits(kept.lm.lm), logits(model.lm.lm))
     for name, tensor in own_tensors(model.lm).items():
         assert torch.equal(own_tensors(kept.lm)[name], tensor), name
+
+
+def test_a_config_leads_nowhere_else(damaged: Path) -> None:
+    told = json.loads((damaged / "config.json").read_text())
+    files = told["files"]
+    some = next(iter(files.values()))
+    for changed in ({"../secret": some}, {"/etc/hostname": some}, {"lm": {"bytes": "x"}}):
+        change(damaged, files=files | changed)
+        with pytest.raises(ModelDamaged, match="not what an export writes"):
+            open_model(damaged)
+    change(damaged, files=files)
+    for name, value in (("tokens_per_frame", 1e300), ("depth", 10**30), ("dim", 10**30)):
+        connector = told["model"]["connector"] | {name: value}
+        change(damaged, model=told["model"] | {"connector": connector})
+        with pytest.raises(ModelDamaged, match="not what an export writes"):
+            open_model(damaged)
+
+
+def test_code_of_a_folder_is_never_run(
+    damaged: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = damaged / "lm" / "config.json"
+    hostile = {"model_type": "hostile", "auto_map": {"AutoConfig": "own.C"}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | hostile))
+    (damaged / "lm" / "own.py").write_text(f"open({str(tmp_path / 'made')!r}, 'w')\nC = 1\n")
+
+    def ask(*_: object) -> str:
+        raise AssertionError("asked whether to run it")
+
+    monkeypatch.setattr("builtins.input", ask)
+    with pytest.raises(ModelDamaged, match="cannot be loaded"):
+        open_model(damaged)
+    assert not (tmp_path / "made").exists()
