@@ -78,7 +78,7 @@ def main() -> int:
             report["proof"] = [asdict(one) for one in learnt]
             report["missed"] = missed
         if options.only != "proof":
-            steps = (10, 10) if options.quick else (200, 700)
+            steps = (10, 10) if options.quick else (300, 500)
             seeds = range(1 if options.quick else options.seeds)
             arms = [arm for arm in ARMS if arm not in BASELINES]
             jobs = [(arm, seed) for seed in seeds for arm in arms]

@@ -16,7 +16,6 @@ ARMS: dict[str, tuple[str, ...]] = {
     "centre frame": ('view.input="center"',),
     "no sound": ("model.audio=absent",),
     "one encoder: image": ('view.streams=["image"]',),
-    "one encoder: motion": ('view.streams=["motion"]',),
     "no times": ('model.time.mode="none"',),
     "uniform, 8 frames": (
         'view.policy="uniform"',
@@ -34,7 +33,7 @@ CLAIMS = {
     "timestamps": ("base", "no times"),
     "frames a second": ("base", "uniform, 8 frames"),
     "resampler": ("base", "conv + pool", "MLP + pool"),
-    "encoders": ("base", "one encoder: image", "one encoder: motion"),
+    "encoders": ("base", "one encoder: image"),
     "tokens": ("0.5x tokens", "base", "2x tokens"),
 }
 
