@@ -22,7 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shapes.arms import ARMS, BASELINES, CLAIMS
+from benchmarks.shapes.arms import ARMS, BASELINES, CLAIMS, DIRECTION
 from benchmarks.shapes.blind import best_constant_accuracy, best_constant_spans
 from benchmarks.shapes.learn import Learnt, learn_by_name
 from benchmarks.shapes.questions import read_rows

@@ -26,7 +26,11 @@ ARMS: dict[str, tuple[str, ...]] = {
     "MLP + pool": ('model.connector.kind="mlp_pool"',),
     "0.5x tokens": ("model.connector.compression=0.5",),
     "2x tokens": ("model.connector.compression=2.0",),
+    "direction": ("questions=direction",),
+    "direction, image": ("questions=direction", 'view.streams=["image"]'),
 }
+DIRECTION = ("direction", "direction, image")
+"""Asked for nothing else: with all questions at once it takes many more steps than the others."""
 BASELINES = ("text only", "centre frame", "no sound")
 """Of the proof."""
 CLAIMS = {
@@ -67,6 +71,8 @@ def make_config(
     for assignment in ARMS[arm]:
         if assignment == "model.audio=absent":
             del config["model"]["audio"]
+        elif assignment == "questions=direction":
+            config["data"][1]["path"] = str(task.questions_of("train", "direction"))
         else:
             config = set_field(config, assignment)
     return copy.deepcopy(config)

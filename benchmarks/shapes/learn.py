@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shapes.arms import make_config
+from benchmarks.shapes.arms import DIRECTION, make_config
 from benchmarks.shapes.task import Task
 
 MAX_NEW_TOKENS = 16
@@ -60,7 +60,10 @@ def learn(
         run.train()
         cpu_seconds = time.process_time() - began
         export_run(out, out=out / "model")
-        scores, num_asked = ask(out / "model", cache, task.questions("test"))
+        tried = task.questions("test")
+        if arm in DIRECTION:
+            tried = task.questions_of("test", "direction")
+        scores, num_asked = ask(out / "model", cache, tried)
     learnt = Learnt(
         arm=arm,
         seed=seed,

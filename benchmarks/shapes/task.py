@@ -18,7 +18,13 @@ from typing import Any
 
 from benchmarks.shapes.clips import write_clips
 from benchmarks.shapes.language import write_lm
-from benchmarks.shapes.questions import caption_row, question_rows, texts_of, write_rows
+from benchmarks.shapes.questions import (
+    caption_row,
+    question_rows,
+    read_rows,
+    texts_of,
+    write_rows,
+)
 from benchmarks.shapes.scene import Scene, make_scene
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,6 +92,14 @@ class Task:
     def questions(self, split: str) -> Path:
         """Of `train` or `test`: six or seven rows a video."""
         return self.folder / f"{split}-qa.jsonl"
+
+    def questions_of(self, split: str, kind: str) -> Path:
+        """Those of one of `questions.TYPES`; written when they are asked for."""
+        path = self.folder / f"{split}-{kind}.jsonl"
+        if not path.exists():
+            rows = read_rows(self.questions(split))
+            write_rows(path, [row for row in rows if row["meta"]["type"] == kind])
+        return path
 
     def scenes(self, split: str) -> list[Scene]:
         """Of `train` or `test`."""
