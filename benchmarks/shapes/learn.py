@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shapes.arms import DIRECTION, make_config
+from benchmarks.shapes.arms import make_config
 from benchmarks.shapes.task import Task
 
 MAX_NEW_TOKENS = 16
@@ -34,9 +34,16 @@ class Learnt:
 
 
 def learn(
-    task: Task, arm: str, *, seed: int, folder: Path, align_steps: int, qa_steps: int
+    task: Task,
+    arm: str,
+    *,
+    seed: int,
+    folder: Path,
+    align_steps: int,
+    qa_steps: int,
+    kind: str = "",
 ) -> Learnt:
-    """Train and ask; what was learned before is read from `folder`."""
+    """Train, and ask all questions or those of one kind; `folder` keeps what was learned before."""
     import torch
 
     torch.set_num_threads(1)
@@ -60,9 +67,7 @@ def learn(
         run.train()
         cpu_seconds = time.process_time() - began
         export_run(out, out=out / "model")
-        tried = task.questions("test")
-        if arm in DIRECTION:
-            tried = task.questions_of("test", "direction")
+        tried = task.questions_of("test", kind) if kind else task.questions("test")
         scores, num_asked = ask(out / "model", cache, tried)
     learnt = Learnt(
         arm=arm,
@@ -116,5 +121,7 @@ def _caption_loss(out: Path, align_steps: int) -> float:
 def learn_by_name(arguments: Sequence[Any]) -> Learnt:
     """`learn` in a process of its own, which is sent (task, arm, seed, folder, steps, steps)."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    task, arm, seed, folder, align_steps, qa_steps = arguments
-    return learn(task, arm, seed=seed, folder=folder, align_steps=align_steps, qa_steps=qa_steps)
+    task, arm, seed, folder, align_steps, qa_steps, kind = arguments
+    return learn(
+        task, arm, seed=seed, folder=folder, align_steps=align_steps, qa_steps=qa_steps, kind=kind
+    )
