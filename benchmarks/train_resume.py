@@ -172,7 +172,7 @@ class _ShortRun(TrainingRun):
     def save_at(self, step: int) -> None:
         """As after that step, with the weights and moments of a first one that changed nothing."""
         (stage,) = self.stages
-        optimizer = self._begin(stage)
+        optimizer = self.begin(stage)
         for group in optimizer.param_groups:
             group["lr"] = 0.0
             for parameter in group["params"]:
