@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.shapes.arms import BASELINES, CLAIMS, DIRECTION
 from benchmarks.shapes.blind import best_constant_accuracy, best_constant_spans
-from benchmarks.shapes.learn import Learnt, learn_by_name
+from benchmarks.shapes.learn import Learnt, learn
 from benchmarks.shapes.questions import read_rows
 from benchmarks.shapes.task import Task, make_task
 from benchmarks.timing import write_report
@@ -105,9 +105,13 @@ def run(
     """What each (arm, seed) has learned, in processes of one thread each."""
     pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), max_tasks_per_child=1)
     with pool:
-        work = [(task, arm, seed, folder, *steps, kind) for arm, seed in jobs]
+        align_steps, qa_steps = steps
+        options = {"align_steps": align_steps, "qa_steps": qa_steps, "kind": kind}
+        at_work = [
+            pool.submit(learn, task, arm, seed=seed, folder=folder, **options) for arm, seed in jobs
+        ]
         learnt = []
-        for one in pool.map(learn_by_name, work):
+        for one in (future.result() for future in at_work):
             shown = ", ".join(f"{name} {value:.3f}" for name, value in one.scores.items())
             print(f"{one.arm}, seed {one.seed}: {shown}; {one.cpu_seconds:.0f} CPU s", flush=True)
             learnt.append(one)

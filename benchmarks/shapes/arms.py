@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,7 @@ def make_config(
             config["data"][1]["path"] = str(task.questions_of("train", "direction"))
         else:
             config = set_field(config, assignment)
-    return copy.deepcopy(config)
+    return config
 
 
 def _stage(name: str, steps: int, data: dict[str, float]) -> dict[str, Any]:

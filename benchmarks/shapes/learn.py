@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,27 +82,24 @@ def learn(
 
 def ask(model: Path, cache: Any, questions: Path) -> tuple[dict[str, float], dict[str, int]]:
     """Scores, and how many questions each is of."""
-    from trainer.asking.answering import answer
-    from trainer.asking.scoring import parse_spans, temporal_iou
-    from trainer.asking.viewing import Viewer
+    from trainer.asking.evaluating import evaluate
     from trainer.data.formats import read_annotations
     from trainer.model.model_folder import open_model
 
     askable = open_model(model, device="cpu")
-    viewer = Viewer(askable, cache, kind=askable.preprocessing.view.input)
+    told = evaluate(
+        askable,
+        cache,
+        read_annotations(questions),
+        kind=askable.preprocessing.view.input,
+        max_new_tokens=MAX_NEW_TOKENS,
+    )
     right: defaultdict[str, list[float]] = defaultdict(list)
-    for row in read_annotations(questions):
-        assert row.video is not None
-        told = answer(
-            askable,
-            row.messages[:-1],
-            watched=viewer.watch(row.video),
-            max_new_tokens=MAX_NEW_TOKENS,
-        )
-        if row.meta["type"] != "time":
-            right[row.meta["type"]].append(float(told.text == row.meta["answer"]))
+    for row in told.rows:
+        if row["type"] != "time":
+            right[row["type"]].append(float(row["answer"] == row["truth"]))
             continue
-        share = temporal_iou(parse_spans(told.text), row.answer_spans)
+        share = row["iou"] or 0.0
         right["miou"].append(share)
         right["r@0.3"].append(float(share >= 0.3))
         right["r@0.5"].append(float(share >= 0.5))
@@ -116,12 +111,3 @@ def _caption_loss(out: Path, align_steps: int) -> float:
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if align_steps / 2 < line["step"] <= align_steps]
     return sum(losses) / len(losses) if losses else float("nan")
-
-
-def learn_by_name(arguments: Sequence[Any]) -> Learnt:
-    """`learn` in a process of its own, which is sent (task, arm, seed, folder, steps, steps)."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    task, arm, seed, folder, align_steps, qa_steps, kind = arguments
-    return learn(
-        task, arm, seed=seed, folder=folder, align_steps=align_steps, qa_steps=qa_steps, kind=kind
-    )

@@ -157,6 +157,8 @@ class PackStream:
         self._first_pack = 0
         self._epoch = 0
         """Of the next one to plan."""
+        self._planned: tuple[int, list[Pack]] = (-1, [])
+        """The epoch that was asked for last: a run counts its steps, says so, and then begins."""
 
     def step(self, number: int) -> list[Pack]:
         """The packs of one step, over all ranks; EMPTY ones fill up the last step.
@@ -183,8 +185,12 @@ class PackStream:
         return -(-num_packs // self.packs_per_step)
 
     def epoch(self, epoch: int) -> list[Pack]:
-        """The packs of one epoch."""
-        return plan_epoch(self._items, epoch=epoch, **self._options)
+        """The packs of one epoch; not to be changed."""
+        number, packs = self._planned
+        if number != epoch:
+            packs = plan_epoch(self._items, epoch=epoch, **self._options)
+            self._planned = (epoch, packs)
+        return packs
 
 
 def of_rank(packs: Sequence[Pack], *, rank: int, world: int) -> list[Pack]:

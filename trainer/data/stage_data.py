@@ -160,15 +160,18 @@ class StageData:
         for step in range(first, self.num_steps):
             packs = self.packs.step(step)
             items = [item for pack in packs for item in pack.items]
+            num_tokens = int(lengths[items].sum())
+            num_targets = sum(prepared.num_targets[item] for item in items)
+            num_spans = sum(prepared.num_spans[item] for item in items)
             mine = of_rank(packs, rank=rank, world=world)
             for number, pack in enumerate(mine):
                 yield Job(
                     step=step,
                     pack=pack,
                     is_last=number == len(mine) - 1,
-                    num_tokens=int(lengths[items].sum()),
-                    num_targets=sum(prepared.num_targets[item] for item in items),
-                    num_spans=sum(prepared.num_spans[item] for item in items),
+                    num_tokens=num_tokens,
+                    num_targets=num_targets,
+                    num_spans=num_spans,
                 )
 
     def batch(self, pack: Pack, buffers: Buffers) -> Batch:

@@ -15,11 +15,11 @@ from tests.trainer.small_runs import config_of, write_annotations, write_cache
 from trainer.config import TrainConfig
 from trainer.data.batch import Batch
 from trainer.data.buffers import Buffers
-from trainer.data.clip_reader import ClipReader
 from trainer.data.read_ahead import read_ahead
 from trainer.data.stage_data import Job, StageData, require_packs
 from trainer.learning.learner import Learner
 from trainer.learning.preparing import prepare_stages
+from trainer.learning.stages import make_stages
 
 SMALL = ("batch.tokens_per_pack=190", "batch.packs=4")
 
@@ -41,15 +41,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stage_of(config: TrainConfig, cache: FeatureCache, *, index: int = 0) -> StageData:
     learner = Learner.of(config, cache=cache)
     prepared = prepare_stages(config, cache=cache, renderer=learner.renderer)
-    reader = ClipReader(cache, shape=learner.shape, view=config.view, with_audio=False)
-    return StageData(
-        config,
-        prepared[index],
-        stage_index=index,
-        renderer=learner.renderer,
-        reader=reader,
-        frames_per_clip=learner.frames_per_clip,
-    )
+    return make_stages(config, prepared, cache=cache, learner=learner)[index].data
 
 
 def read_steps(
