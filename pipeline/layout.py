@@ -42,6 +42,14 @@ class CacheLayout:
         return self.root / "index" / "samples.parquet"
 
     @property
+    def events(self) -> Place:
+        return self.root / "events"
+
+    @property
+    def vectors(self) -> Place:
+        return self.root / "vectors"
+
+    @property
     def wids(self) -> Place:
         return self.root / "wids.json"
 
@@ -62,6 +70,13 @@ class CacheLayout:
 
     def tar_index(self, name: str) -> Place:
         return self.shards / f"{name}.tar.idx"
+
+    def events_of(self, kind: str) -> Place:
+        return self.events / f"{kind}.parquet"
+
+    def vectors_of(self, stream: str, name: str) -> Place:
+        """Of a stream, and a shard by name."""
+        return self.vectors / stream / f"{name}.npy"
 
     def committed(self) -> set[str]:
         """Names of the shards that exist for readers, by one listing."""

@@ -1,4 +1,4 @@
-"""The tables of a cache: index (a row a sample), probes (a row a source), plan and rejects.
+"""The tables of a cache: index (a row a sample), probes (a row a source), plan, rejects, events.
 
 The only module of this floor that imports pyarrow; import it where a table is read or written.
 """
@@ -95,6 +95,17 @@ REJECT_SCHEMA = pa.schema(
         ("reason", pa.string()),
         ("detail", pa.string()),
         ("retryable", pa.bool_()),
+    ]
+)
+
+EVENT_SCHEMA = pa.schema(
+    [
+        ("video_id", pa.string()),
+        ("start_seconds", pa.float64()),
+        ("end_seconds", pa.float64()),
+        ("kind", pa.string()),
+        ("text", pa.string()),
+        ("score", pa.float64()),
     ]
 )
 

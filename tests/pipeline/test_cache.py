@@ -11,98 +11,20 @@ import pytest
 from pipeline import open_tars
 from pipeline.cache import open_cache
 from pipeline.encoding import stamp_streams
-from pipeline.finalizing import account_for, finalize_cache
 from pipeline.layout import CacheLayout
-from pipeline.packing import TarWriter
-from pipeline.storage import publish, publish_bytes
 from schemas.errors import CacheDamaged, CacheError, CacheIncomplete, UsageError
-from schemas.recipe import Recipe
 from schemas.sample import Sample
-from schemas.sidecar import SampleEntry, Sidecar
-from schemas.video import Probe, Source, sample_key
+from schemas.video import sample_key
+from tests.pipeline.handmade import RECIPE, make_sample, write_cache
 
-RECIPE = Recipe.load("tiny")
 SHARDS = [{"b cat": 3}, {"a": 2, "c": 1}]
 """Shard -> video -> clips: the videos' order is not that of the shards."""
-
-
-def make_sample(video_id: str, clip_index: int) -> Sample:
-    rng = np.random.default_rng([clip_index, *video_id.encode()])
-    starts = 2.0 * clip_index + np.arange(4) / 2
-    return Sample(
-        key=sample_key(video_id, clip_index),
-        features={
-            "image": rng.random((4, 4, 4, 32)).astype(np.float16),
-            "video": rng.random((4, 3, 3, 48)).astype(np.float16),
-        },
-        times=np.stack([starts, starts + 0.5], axis=1),
-        mask=np.array([True, True, True, False]),
-        info={"video_id": video_id, "clip_index": clip_index, "start_seconds": 2.0 * clip_index},
-        preview=b"\xff\xd8\xff",
-    )
-
-
-def write_shard(layout: CacheLayout, index: int, videos: dict[str, int]) -> Sidecar:
-    layout.scratch.mkdir(parents=True, exist_ok=True)
-    temporary, entries = layout.scratch / "shard.tar", []
-    with TarWriter(temporary) as writer:
-        for video_id, num_clips in videos.items():
-            for clip_index in range(num_clips):
-                sample = make_sample(video_id, clip_index)
-                place = writer.add(sample)
-                entry = SampleEntry(
-                    key=sample.key,
-                    video_id=video_id,
-                    clip_index=clip_index,
-                    start_seconds=2.0 * clip_index,
-                    end_seconds=2.0 * clip_index + 2.0,
-                    num_frames=3,
-                    offset=place.offset,
-                    num_bytes=place.num_bytes,
-                    members=place.members,
-                    truncated=False,
-                    corrupt=False,
-                )
-                entries.append(entry)
-        sha256, tar_bytes = writer.finish()
-    name = f"train-{index:06d}-00000000"
-    publish(temporary, layout.tar(name))
-    sidecar = Sidecar(
-        name=name,
-        index=index,
-        split="train",
-        fingerprint="",
-        recipe_fingerprint="",
-        tar_sha256=sha256,
-        tar_bytes=tar_bytes,
-        samples=tuple(entries),
-        videos=(),
-        missing=(),
-        rejects=(),
-        versions={},
-    )
-    publish_bytes(sidecar.to_json().encode(), layout.sidecar(name), scratch=layout.scratch)
-    return sidecar
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     layout = CacheLayout(tmp_path_factory.mktemp("written") / "cache")
-    sidecars = [write_shard(layout, index, videos) for index, videos in enumerate(SHARDS)]
-    probes = [
-        Probe(source=Source(uri=f"/{video_id}"), video_id=video_id)
-        for videos in SHARDS
-        for video_id in videos
-    ]
-    finalize_cache(
-        layout,
-        recipe=RECIPE,
-        stamps=stamp_streams(RECIPE),
-        account=account_for(probes, sidecars),
-        sources=[probe.source for probe in probes],
-        sidecars=sidecars,
-        max_reject_rate=0.0,
-    )
+    write_cache(layout, SHARDS)
     return layout
 
 

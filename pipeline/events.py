@@ -1,0 +1,96 @@
+"""The tables of events beside a cache: one of each kind, written whole.
+
+They say more about the cached videos than features do, and are no part of what cache.json vouches
+for: a table may be replaced or deleted at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from pipeline.layout import CacheLayout
+from pipeline.places import list_sizes
+from pipeline.storage import publish_rows, read_table, table_rows
+from schemas.errors import CacheDamaged, UsageError
+from schemas.event import Event
+from schemas.tables import EVENT_SCHEMA
+
+_KIND = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+_MADE_BY = b"reelcache.made_by"
+
+
+def write_events(
+    layout: CacheLayout, *, kind: str, events: Iterable[Event], made_by: Mapping[str, Any]
+) -> None:
+    """Replace the table of a kind. `made_by`, JSON-ready, is what `read_made_by` gives again.
+
+    UsageError: the kind is no plain word, or an event is of another one. StorageError.
+    """
+    check_kind(kind)
+    rows = []
+    for event in sorted(events, key=lambda event: event.order):
+        if event.kind != kind:
+            raise UsageError(f"an event of the kind {event.kind!r} in a table of {kind!r}")
+        rows.append({name: getattr(event, name) for name in EVENT_SCHEMA.names})
+    schema = EVENT_SCHEMA.with_metadata({_MADE_BY: json.dumps(dict(made_by), sort_keys=True)})
+    publish_rows(rows, schema, layout.events_of(kind), scratch=layout.scratch)
+
+
+def read_events(
+    layout: CacheLayout, *, kinds: Collection[str] | None = None
+) -> dict[str, list[Event]]:
+    """video_id -> its events in order of time; of the kinds, or of all that there are.
+
+    UsageError: there is no table of a kind. CacheDamaged: a table cannot be read as one.
+    """
+    there = list_kinds(layout)
+    events: list[Event] = []
+    for kind in there if kinds is None else kinds:
+        if kind not in there:
+            raise UsageError(
+                f"{layout.root} has no events of the kind {kind!r}, only {', '.join(there) or '-'}",
+                hint=f"see: pipeline events {layout.root}",
+            )
+        events += _read(layout, kind)
+    found: dict[str, list[Event]] = {}
+    for event in sorted(events, key=lambda event: event.order):
+        found.setdefault(event.video_id, []).append(event)
+    return found
+
+
+def read_made_by(layout: CacheLayout, *, kind: str) -> dict[str, Any]:
+    """What the table of a kind was made by; empty where there is no table or it does not say."""
+    if kind not in list_kinds(layout):
+        return {}
+    metadata = read_table(layout.events_of(kind)).schema.metadata or {}
+    made_by: dict[str, Any] = json.loads(metadata.get(_MADE_BY, b"{}"))
+    return made_by
+
+
+def list_kinds(layout: CacheLayout) -> list[str]:
+    """The kinds of which there is a table, sorted."""
+    names = (name.partition(".") for name in list_sizes(layout.events))
+    return sorted(kind for kind, _, rest in names if rest == "parquet" and _KIND.fullmatch(kind))
+
+
+def check_kind(kind: str) -> None:
+    """UsageError: the kind cannot be the name of a table."""
+    if not _KIND.fullmatch(kind):
+        raise UsageError(f"{kind!r} cannot be a kind of events: it must be a word of a-z, 0-9, - _")
+
+
+def _read(layout: CacheLayout, kind: str) -> list[Event]:
+    path = layout.events_of(kind)
+    table = read_table(path)
+    if table.schema.names != EVENT_SCHEMA.names:
+        raise CacheDamaged(
+            f"{path}: columns {table.schema.names} are not those of events",
+            hint="delete it and make it again",
+        )
+    try:
+        return [Event(**row) for row in table_rows(table)]
+    except (ValueError, TypeError) as error:
+        raise CacheDamaged(f"{path}: {error}", hint="delete it and make it again") from error
