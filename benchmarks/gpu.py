@@ -259,7 +259,7 @@ def _row(what: str, runtime: Runtime) -> dict[str, Any]:
 
 
 def _rates(
-    batch: int, *, bare: float, ours: float, flops: int, peak: float, device: str
+    batch: int, *, bare: float, ours: float, flops: float, peak: float, device: str
 ) -> dict[str, Any]:
     return {
         "bare_frames_per_second": batch * FRAMES / bare,

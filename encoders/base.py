@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from encoders.operations import Operations
 from schemas.errors import RecipeError
 from schemas.recipe import EncoderSettings
 from schemas.resize import ResizeSpec
@@ -64,6 +65,8 @@ class EncoderSpec:
     """What to tell someone who gave none; empty: it needs none."""
     libraries: tuple[str, ...] = ()
     """Distributions whose version shapes the bytes: provenance, not identity."""
+    operations: Operations | None = None
+    """Of a forward on a GPU, for forecasts; None: not known."""
 
     def stamp(self) -> dict[str, Any]:
         """The encoder's part of a fingerprint, JSON-ready; what has no choice is left out."""

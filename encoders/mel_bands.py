@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from encoders.base import Runtime, refuse_choices
+from encoders.operations import Operations
 from encoders.sound import SoundSpec
 from schemas.recipe import EncoderSettings
 
@@ -52,6 +53,7 @@ def spec(settings: EncoderSettings, *, device: str) -> SoundSpec:  # noqa: ARG00
         architecture=f"loudness of {NUM_MELS} bands",
         preprocessing=f"log-mel of 30 s, {NUM_MELS} mels, fft 400, hop 160, 8 decades",
         libraries=("torch",),
+        operations=Operations(),
     )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from encoders.base import EncoderSpec, Runtime, refuse_choices
+from encoders.operations import Operations
 from schemas.recipe import EncoderSettings
 
 SIZE, CELL = 32, 8
@@ -83,6 +84,7 @@ def spec(settings: EncoderSettings, *, device: str) -> EncoderSpec:  # noqa: ARG
             f" {' '.join(map(str, DISTANCES))}, {CELL} x {CELL}, signed root, times 2**-8"
         ),
         preprocessing="half of the difference to the frame's mean",
+        operations=Operations(),
     )
 
 

@@ -46,6 +46,8 @@ def _size(
     depth: int,
     heads: int,
     gigabytes: float,
+    mlp_width: int = 0,
+    extra_tokens: int = 1,
 ) -> Size:
     hub = HubFiles(
         repo=f"timm/{timm}.fb",
@@ -62,6 +64,8 @@ def _size(
         depth=depth,
         heads=heads,
         hub=hub,
+        mlp_width=mlp_width,
+        extra_tokens=extra_tokens,
     )
 
 
@@ -95,6 +99,8 @@ SIZES = {
         depth=50,
         heads=16,
         gigabytes=7.53,
+        mlp_width=8960,
+        extra_tokens=0,
     ),
 }
 """By the name in recipes."""

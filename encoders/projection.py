@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from encoders.base import EncoderSpec, Runtime, refuse_choices
+from encoders.operations import Operations
 from schemas.recipe import EncoderSettings
 
 
@@ -87,6 +88,7 @@ def _spec(name: str, *, size: int, patch: int, dim: int, sees: str) -> EncoderSp
         dim=dim,
         architecture=f"signs from shake_256({name!r}) x {sees.format(f'{patch} x {patch}')}",
         preprocessing="minus 128",
+        operations=Operations(),
     )
 
 

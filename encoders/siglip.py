@@ -58,6 +58,7 @@ def spec(settings: EncoderSettings, *, device: str) -> EncoderSpec:
         weights_sha256="" if weights is None else weights.sha256(),
         weights_hint=how_to_get(size.hub),
         libraries=("torch", "timm"),
+        operations=size.operations(num_blocks),
     )
 
 

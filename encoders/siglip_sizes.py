@@ -39,13 +39,18 @@ class _Family:
     width: int
     depth: int
     heads: int
+    mlp_width: int = 0
 
 
 _B16 = _Family(timm="vit_base_patch16_siglip", patch=16, width=768, depth=12, heads=12)
 _B32 = _Family(timm="vit_base_patch32_siglip", patch=32, width=768, depth=12, heads=12)
 _L16 = _Family(timm="vit_large_patch16_siglip", patch=16, width=1024, depth=24, heads=16)
-_SO14 = _Family(timm="vit_so400m_patch14_siglip", patch=14, width=1152, depth=27, heads=16)
-_SO16 = _Family(timm="vit_so400m_patch16_siglip", patch=16, width=1152, depth=27, heads=16)
+_SO14 = _Family(
+    timm="vit_so400m_patch14_siglip", patch=14, width=1152, depth=27, heads=16, mlp_width=4304
+)
+_SO16 = _Family(
+    timm="vit_so400m_patch16_siglip", patch=16, width=1152, depth=27, heads=16, mlp_width=4304
+)
 _G16 = _Family(timm="vit_giantopt_patch16_siglip", patch=16, width=1536, depth=40, heads=16)
 
 
@@ -67,6 +72,7 @@ def _size(
         width=family.width,
         depth=family.depth,
         heads=family.heads,
+        mlp_width=family.mlp_width,
         gelu=gelu,
         hub=HubFiles(
             repo=f"timm/{repo or open_clip}",

@@ -11,6 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from encoders.operations import Operations
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoundSpec:
@@ -36,6 +38,8 @@ class SoundSpec:
     weights_hint: str = ""
     """What to tell someone who gave none; empty: it needs none."""
     libraries: tuple[str, ...] = ()
+    operations: Operations | None = None
+    """Of a forward of one chunk on a GPU (`fixed`), for forecasts; None: not known."""
 
     def stamp(self) -> dict[str, Any]:
         """The encoder's part of a fingerprint, JSON-ready."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from encoders.base import EncoderSpec, refuse_choices
 from encoders.devices import choose_precision
+from encoders.operations import Operations, transformer_operations
 from encoders.weights import HubFiles, Weights, find_weights, how_to_get
 from schemas.errors import RecipeError
 from schemas.recipe import EncoderSettings
@@ -28,6 +29,12 @@ class Vit:
     """Blocks."""
     heads: int
     hub: HubFiles
+    mlp_width: int = 0
+    """Channels inside of a block's MLP; 0: four times the width."""
+    mlp_matrices: int = 2
+    """3: it is gated."""
+    extra_tokens: int = 0
+    """Of class and registers."""
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -38,6 +45,21 @@ class Vit:
     def shape(self) -> str:
         """For a stamp."""
         return f"{self.depth} blocks of {self.width}, {self.heads} heads, patch {self.patch}"
+
+    def operations(self, num_blocks: int, *, temporal_stride: int = 1) -> Operations:
+        """Of so many blocks; with a temporal stride all frames of a clip attend to each other."""
+        num_patches = self.grid[0] * self.grid[1]
+        return transformer_operations(
+            num_blocks=num_blocks,
+            width=self.width,
+            mlp_width=self.mlp_width or 4 * self.width,
+            mlp_matrices=self.mlp_matrices,
+            patches_per_frame=num_patches,
+            patch_values=3 * self.patch**2,
+            tokens_per_frame=num_patches / temporal_stride,
+            extra_tokens=self.extra_tokens,
+            is_joint=temporal_stride > 1,
+        )
 
 
 V = TypeVar("V", bound=Vit)
@@ -81,6 +103,7 @@ def spec_of(
         weights_sha256="" if weights is None else weights.sha256(),
         weights_hint=how_to_get(size.hub),
         libraries=("torch", library),
+        operations=size.operations(num_blocks, temporal_stride=temporal_stride),
     )
 
 

@@ -21,7 +21,15 @@ STRIDE = 2
 
 
 def _size(
-    repo: str, *, image: int, width: int, depth: int, heads: int, gigabytes: float, licence: str
+    repo: str,
+    *,
+    image: int,
+    width: int,
+    depth: int,
+    heads: int,
+    gigabytes: float,
+    licence: str,
+    mlp_width: int = 0,
 ) -> Vit:
     hub = HubFiles(
         repo=f"facebook/{repo}",
@@ -29,7 +37,15 @@ def _size(
         size_bytes=round(gigabytes * 1e9),
         licence=licence,
     )
-    return Vit(image=image, patch=16, width=width, depth=depth, heads=heads, hub=hub)
+    return Vit(
+        image=image,
+        patch=16,
+        width=width,
+        depth=depth,
+        heads=heads,
+        hub=hub,
+        mlp_width=mlp_width,
+    )
 
 
 SIZES = {
@@ -59,6 +75,7 @@ SIZES = {
         heads=22,
         gigabytes=4.14,
         licence="Apache-2.0",
+        mlp_width=6144,
     ),
     "vjepa2-g-16-384": _size(
         "vjepa2-vitg-fpc64-384",
@@ -68,6 +85,7 @@ SIZES = {
         heads=22,
         gigabytes=4.14,
         licence="Apache-2.0",
+        mlp_width=6144,
     ),
 }
 """By the name in recipes."""

@@ -18,8 +18,6 @@ from schemas.errors import UsageError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PREFIX = "encoder."
-MLP_WIDTHS = {1408: 6144}
-"""Where it is not four times the width."""
 
 
 class VideoTower(torch.nn.Module):
@@ -84,7 +82,7 @@ def _build(size: Vit) -> Any:
         "hidden_size": size.width,
         "num_hidden_layers": size.depth,
         "num_attention_heads": size.heads,
-        "mlp_ratio": MLP_WIDTHS.get(size.width, 4 * size.width) / size.width,
+        "mlp_ratio": (size.mlp_width or 4 * size.width) / size.width,
         "attn_implementation": "sdpa",
         "pred_num_hidden_layers": 1,
     }

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from encoders.base import Runtime, refuse_choices
 from encoders.devices import choose_precision
+from encoders.operations import Operations, transformer_operations
 from encoders.sound import SoundEncoder, SoundSpec
 from encoders.weights import HubFiles, find_weights, how_to_get, weights_sha256
 from schemas.recipe import EncoderSettings
@@ -72,7 +73,22 @@ def spec(settings: EncoderSettings, *, device: str) -> SoundSpec:
         weights_sha256=weights_sha256(settings.weights, encoder=name, names=FILES, hub=hub),
         weights_hint=how_to_get(hub),
         libraries=("torch", "transformers"),
+        operations=_operations(size),
     )
+
+
+def _operations(size: WhisperSize) -> Operations:
+    # Two convolutions of width 3: one over all 3000 frames of mels, one over every second.
+    num_tokens = CHUNK_SECONDS * TOKENS_PER_SECOND
+    convolutions = 2 * 3 * size.dim * (2 * num_tokens * size.num_mels + num_tokens * size.dim)
+    blocks = transformer_operations(
+        num_blocks=size.num_layers,
+        width=size.dim,
+        mlp_width=4 * size.dim,
+        patches_per_frame=num_tokens,
+        patch_values=0,
+    )
+    return Operations(fixed=convolutions + blocks.each)
 
 
 def load(spec: SoundSpec, *, settings: EncoderSettings, runtime: Runtime) -> SoundEncoder:

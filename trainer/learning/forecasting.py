@@ -14,10 +14,8 @@ parameters, L tokens of a full pack, H width, V vocabulary, S supervised tokens:
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 
 import numpy as np
 import torch
@@ -25,6 +23,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.cache import FeatureCache
+from schemas.card import read_cards
 from trainer.config import TrainConfig
 from trainer.data.buffers import Buffers
 from trainer.data.planning import EMPTY
@@ -64,17 +63,17 @@ def forecast(config: TrainConfig, *, cache: FeatureCache, ranks: int = 1) -> For
     counts = {name: _count(parameters) for name, parameters in model.parts().items()}
     told = tuple(_forecast_stage(config, stage, sizes=sizes, learner=learner) for stage in stages)
     memory = _memory(config, stages, model, sizes=sizes, learner=learner, ranks=ranks)
-    table = tomllib.loads(
-        resources.files("trainer.learning").joinpath("cards.toml").read_text("utf-8")
-    )
+    table = read_cards()
     operations = sum(stage.operations for stage in told)
     cards = tuple(
         Card(
-            **card,
-            hours=operations / (card["tflops"] * 1e12 * table["utilisation"] * ranks) / 3600,
-            fits=memory.on_device < 0.92 * card["memory_gb"] * 1e9,
+            name=card.name,
+            tflops=card.tflops,
+            memory_gb=card.memory_gb,
+            hours=operations / (card.tflops * 1e12 * table.training_utilisation * ranks) / 3600,
+            fits=memory.on_device < 0.92 * card.memory_gb * 1e9,
         )
-        for card in table["cards"]
+        for card in table.cards
     )
     lines = dict.fromkeys(line for one in prepared for line in one.lines)
     return Forecast(
@@ -84,8 +83,8 @@ def forecast(config: TrainConfig, *, cache: FeatureCache, ranks: int = 1) -> For
         cells_per_token=learner.preprocessing.cells_per_token(),
         memory=memory,
         cards=cards,
-        utilisation=table["utilisation"],
-        cards_date=table["date"],
+        utilisation=table.training_utilisation,
+        cards_date=table.date,
         data={stage.spec.name: stage.data.prepared.report for stage in stages},
         lines=(*lines, compression_line(learner.preprocessing)),
     )
