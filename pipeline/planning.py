@@ -16,13 +16,15 @@ from pipeline.storage import publish_rows, read_table, table_rows
 from schemas.compact import stored_shape
 from schemas.errors import CacheDamaged, FingerprintMismatch, RecipeError
 from schemas.plan import Piece, ShardSpec, specs_from_rows
-from schemas.recipe import AUDIO, Recipe, StreamSpec, differing_fields
+from schemas.recipe import AUDIO, Recipe, differing_fields
 from schemas.tables import PLAN_SCHEMA
 from schemas.timeline import Grid, num_clips, windows_per_clip
 from schemas.video import Probe, key_stem
 
 SPLIT = "train"
 _HEADER_BYTES = 512
+_NPY_BYTES = 128
+"""Before the values of an array."""
 _PREVIEW_BYTES_PER_PIXEL = 0.25
 """JPEG at the quality of `packing`."""
 _JSON_BYTES = 512
@@ -31,27 +33,46 @@ _LOST_PLAN = "bring it back from a copy of the cache, or make a new cache"
 
 def estimate_clip_bytes(recipe: Recipe, stamps: Mapping[str, Mapping[str, Any]]) -> int:
     """Bytes that one clip takes in a tar: features, times, mask, JSON, preview, tar headers."""
+    return sum(estimate_member_bytes(recipe, stamps).values())
+
+
+def estimate_member_bytes(
+    recipe: Recipe, stamps: Mapping[str, Mapping[str, Any]]
+) -> dict[str, int]:
+    """Of one clip in a tar: stream, `audio`, `preview` and `rest` -> bytes, with tar headers.
+
+    All are exact but those of previews, which differ from picture to picture, and of JSON where
+    names are long.
+    """
     n = recipe.sampling.frames_per_clip
-    members: list[int] = []
+    told = feature_bytes(recipe, stamps)
+    members = {name: [size + _NPY_BYTES for size in sizes] for name, sizes in told.items()}
+    if recipe.preview.enabled:
+        pixels = n * recipe.preview.height**2 * 16 / 9
+        members["preview"] = [int(pixels * _PREVIEW_BYTES_PER_PIXEL)]
+    members["rest"] = [16 * n + _NPY_BYTES, n + _NPY_BYTES, _JSON_BYTES]
+    return {
+        name: sum(_HEADER_BYTES + -(-size // 512) * 512 for size in sizes)
+        for name, sizes in members.items()
+    }
+
+
+def feature_bytes(
+    recipe: Recipe, stamps: Mapping[str, Mapping[str, Any]]
+) -> dict[str, tuple[int, ...]]:
+    """Stream, and `audio` -> bytes of the arrays that a clip has of it: values, scales or mask."""
+    n = recipe.sampling.frames_per_clip
+    sizes: dict[str, tuple[int, ...]] = {}
     for name, stream in recipe.streams.items():
-        members += _stream_bytes(stream, stamps[name], num_frames=n)
-    members += [16 * n + 128, n + 128, _JSON_BYTES]
+        shape = stored_shape(stream, stamps[name], num_frames=n)
+        num_values = math.prod(shape)
+        is_int8 = stream.dtype == "int8"
+        sizes[name] = (num_values, 4 * shape[-1]) if is_int8 else (2 * num_values,)
     if recipe.audio is not None:
         windows = windows_per_clip(fps=recipe.sampling.fps, frames_per_clip=n)
         num_values = windows * recipe.audio.tokens_per_window * stamps[AUDIO]["dim"]
-        members += [2 * num_values + 128, windows + 128]
-    if recipe.preview.enabled:
-        pixels = n * recipe.preview.height**2 * 16 / 9
-        members.append(int(pixels * _PREVIEW_BYTES_PER_PIXEL))
-    return sum(_HEADER_BYTES + -(-size // 512) * 512 for size in members)
-
-
-def _stream_bytes(stream: StreamSpec, stamp: Mapping[str, Any], *, num_frames: int) -> list[int]:
-    shape = stored_shape(stream, stamp, num_frames=num_frames)
-    num_values = math.prod(shape)
-    if stream.dtype == "int8":
-        return [num_values + 128, 4 * shape[-1] + 128]
-    return [2 * num_values + 128]
+        sizes[AUDIO] = (2 * num_values, windows)
+    return sizes
 
 
 def extend_plan(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from schemas.errors import RecipeError, UsageError
-from schemas.settings import nearest, read_settings
+from schemas.settings import nearest, read_settings, to_mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ def read_cards(path: Path | None = None) -> CardTable:
     hint = "copy schemas/cards.toml and change its figures; docs/costs.md says what they mean"
     try:
         table = read_settings(CardTable, tomllib.loads(text))
-        _check(table)
+        _check_numbers(to_mapping(table))
         table.card(table.default_card)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path}: not valid TOML: {error}", hint=hint) from error
@@ -90,12 +91,14 @@ def read_cards(path: Path | None = None) -> CardTable:
     return table
 
 
-def _check(table: CardTable) -> None:
-    for part in (table, table.decoding, *table.cards):
-        for field in fields(part):
-            value = getattr(part, field.name)
-            if isinstance(value, float):
-                most = 1.0 if field.name.endswith(("utilisation", "_part")) else math.inf
-                if not 0 < value <= most or value == math.inf:
-                    limit = "" if most == math.inf else " and at most 1"
-                    raise UsageError(f"{field.name} = {value} must be above 0{limit}")
+def _check_numbers(values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _check_numbers(value)
+        elif isinstance(value, list):
+            for one in value:
+                _check_numbers(one)
+        elif isinstance(value, float):
+            is_part = name.endswith(("utilisation", "_part"))
+            if not 0 < value < math.inf or (is_part and value > 1):
+                raise UsageError(f"{name} = {value} must be above 0{' and at most 1' * is_part}")

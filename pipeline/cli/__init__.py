@@ -13,6 +13,7 @@ from pipeline.cli.interrupting import end_when_told
 
 COMMANDS: Commands = {
     "run": ("pipeline.cli.run:run", "Cache the features of videos; again to go on or to add."),
+    "plan": ("pipeline.cli.plan:plan", "What a run would do and cost; writes nothing."),
     "watch": ("pipeline.cli.watch:watch", "Cache new videos as they arrive, pass after pass."),
     "demo": ("pipeline.cli.demo:demo", "See it work: on generated clips or on a folder of yours."),
     "inspect": ("pipeline.cli.inspecting:inspect", "Look into a cache, a shard or a sample."),
