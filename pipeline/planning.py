@@ -25,7 +25,7 @@ SPLIT = "train"
 _HEADER_BYTES = 512
 _PREVIEW_BYTES_PER_PIXEL = 0.25
 """JPEG at the quality of `packing`."""
-_JSON_BYTES = 512
+_JSON_BYTES = 1024
 _LOST_PLAN = "bring it back from a copy of the cache, or make a new cache"
 
 
