@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from pipeline.decoding import ClipFrames
 from schemas.quality import Quality, judge
@@ -20,7 +21,12 @@ def judge_clip(
     frames_THWC = clip.frames[name][: clip.num_frames]
     if pictures[name].resize.fit == "pad":
         frames_THWC = _without_padding(frames_THWC, shape=clip.shape)
-    return judge(frames_THWC, loudness=loudness)
+    return judge(to_luma(frames_THWC), loudness=loudness)
+
+
+def to_luma(frames_THWC: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """(T, H, W) of RGB: .299 R + .587 G + .114 B (ITU-R BT.601), as Pillow computes it."""
+    return np.stack([np.asarray(Image.fromarray(frame).convert("L")) for frame in frames_THWC])
 
 
 def _without_padding(

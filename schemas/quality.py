@@ -49,33 +49,26 @@ def quality_from(row: dict[str, Any]) -> Quality | None:
     return Quality(**{name: row[name] for name in QUALITY_COLUMNS})
 
 
-def judge(frames_THWC: npt.NDArray[np.uint8], *, loudness: float | None = None) -> Quality:
-    """The quality of (T, H, W, 3) uint8 RGB, T >= 1 frames without fill."""
-    luma_THW = to_luma(frames_THWC)
-    steps = np.abs(np.diff(luma_THW, axis=0))
+def judge(luma_THW: npt.NDArray[np.uint8], *, loudness: float | None = None) -> Quality:
+    """The quality of (T, H, W) uint8 luma, of T >= 1 frames without fill."""
+    steps = _apart(luma_THW[1:], luma_THW[:-1])
     return Quality(
         brightness=_round(luma_THW.mean(dtype=np.float64) / 255),
         black=_share(luma_THW < BLACK_LEVEL),
         static=_share(steps <= STILL_LEVELS) if len(steps) else None,
-        blur=_round(float(np.mean([blur_of(luma_HW) for luma_HW in luma_THW]))),
+        blur=_round(blur_of(luma_THW).mean()),
         loudness=loudness,
     )
 
 
-def to_luma(frames_THWC: npt.NDArray[np.uint8]) -> npt.NDArray[np.int16]:
-    """(T, H, W) in [0, 255]: .299 R + .587 G + .114 B (ITU-R BT.601), in 256ths."""
-    red, green, blue = (frames_THWC[..., channel].astype(np.uint16) for channel in range(3))
-    luma: npt.NDArray[np.int16] = ((77 * red + 150 * green + 29 * blue + 128) >> 8).astype(np.int16)
-    return luma
+def blur_of(luma_THW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    """(T,) in [0, 1]: how little of a picture's edges a low-pass filter takes away.
 
-
-def blur_of(luma_HW: npt.NDArray[np.int16]) -> float:
-    """Blur in [0, 1] of a picture: how little of its edges a low-pass filter takes away.
-
-    A mean of 9 pixels is subtracted from its neighbour's, so all but two pixels cancel out. Of the
-    two directions the more blurred one counts.
+    Of the two directions the more blurred one counts.
     """
-    return max(_blur_along(luma_HW), _blur_along(luma_HW.T))
+    down, across = _blur_down(luma_THW), _blur_down(luma_THW.swapaxes(1, 2))
+    worse: npt.NDArray[np.float64] = np.maximum(down, across)
+    return worse
 
 
 def loudness_of(mean_square: float) -> float:
@@ -83,17 +76,23 @@ def loudness_of(mean_square: float) -> float:
     return _round(max(SILENCE_DB, 10 * math.log10(max(mean_square, 1e-30))))
 
 
-def _blur_along(luma_HW: npt.NDArray[np.int16]) -> float:
-    half = MEAN_WIDTH // 2
-    if len(luma_HW) <= MEAN_WIDTH:
-        return 0.0
-    edges = np.abs(luma_HW[half + 1 : -half] - luma_HW[half : -half - 1]) * np.int16(MEAN_WIDTH)
-    blurred = np.abs(luma_HW[MEAN_WIDTH:] - luma_HW[:-MEAN_WIDTH])
-    total = int(edges.sum(dtype=np.int64))
-    if total == 0:
-        return 1.0
-    taken = int(np.maximum(edges - blurred, 0).sum(dtype=np.int64))
-    return 1 - taken / total
+def _blur_down(luma_THW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    # Between two means of 9 neighbours that overlap in 8, all but two pixels cancel out.
+    height, half = luma_THW.shape[1], MEAN_WIDTH // 2
+    if height <= MEAN_WIDTH:
+        return np.zeros(len(luma_THW))
+    below = luma_THW[:, half + 1 : height - half]
+    edges = _apart(below, luma_THW[:, half : height - half - 1]) * np.uint16(MEAN_WIDTH)
+    blurred = _apart(luma_THW[:, MEAN_WIDTH:], luma_THW[:, :-MEAN_WIDTH])
+    total_T = edges.sum(axis=(1, 2), dtype=np.int64)
+    kept_T = np.minimum(edges, blurred).sum(axis=(1, 2), dtype=np.int64)
+    return np.where(total_T > 0, kept_T / np.maximum(total_T, 1), 1.0)
+
+
+def _apart(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    # |one - other|, without wider numbers.
+    apart: npt.NDArray[np.uint8] = np.maximum(one, other) - np.minimum(one, other)
+    return apart
 
 
 def _share(mask: npt.NDArray[np.bool_]) -> float:
