@@ -84,9 +84,14 @@ def _blur_down(luma_THW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
     below = luma_THW[:, half + 1 : height - half]
     edges = _apart(below, luma_THW[:, half : height - half - 1]) * np.uint16(MEAN_WIDTH)
     blurred = _apart(luma_THW[:, MEAN_WIDTH:], luma_THW[:, :-MEAN_WIDTH])
-    total_T = edges.sum(axis=(1, 2), dtype=np.int64)
-    kept_T = np.minimum(edges, blurred).sum(axis=(1, 2), dtype=np.int64)
+    total_T, kept_T = _sums(edges), _sums(np.minimum(edges, blurred))
     return np.where(total_T > 0, kept_T / np.maximum(total_T, 1), 1.0)
+
+
+def _sums(levels_THW: npt.NDArray[np.uint16]) -> npt.NDArray[np.int64]:
+    # Lines first: summing them in 32 bits takes half the time, and never overflows.
+    sums: npt.NDArray[np.int64] = levels_THW.sum(axis=2, dtype=np.uint32).sum(1, dtype=np.int64)
+    return sums
 
 
 def _apart(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
