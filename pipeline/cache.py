@@ -28,10 +28,11 @@ from pipeline.signing import to_public
 from pipeline.storage import read_table
 from schemas.cache_info import CacheInfo
 from schemas.errors import CacheDamaged, CacheIncomplete, RecipeError, UsageError
+from schemas.quality import QUALITY_COLUMNS, Quality, quality_from
 from schemas.recipe import Recipe
 from schemas.sample import Sample
 from schemas.settings import nearest
-from schemas.tables import INDEX_SCHEMA
+from schemas.tables import INDEX_SCHEMA, as_index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,8 @@ class SampleRow:
     num_bytes: int
     members: dict[str, tuple[int, int]]
     """Member name without the key -> (offset in the tar, bytes)."""
+    quality: Quality | None
+    """None: written by a version that did not judge."""
 
 
 class FeatureCache:
@@ -160,7 +163,8 @@ class FeatureCache:
         places = zip(fields.pop("member_offsets"), fields.pop("member_bytes"), strict=True)
         num_bytes = fields.pop("bytes")
         members = dict(zip(names, places, strict=True))
-        return SampleRow(**fields, num_bytes=num_bytes, members=members)
+        quality = quality_from({name: fields.pop(name) for name in QUALITY_COLUMNS})
+        return SampleRow(**fields, num_bytes=num_bytes, members=members, quality=quality)
 
     def read(self, key: str, *, buffer: bytearray | memoryview | None = None) -> Sample:
         """The sample, read with one call into `buffer` (`row(key).num_bytes` or more bytes).
@@ -262,9 +266,10 @@ def _read_index(layout: CacheLayout) -> Any:
     except CacheDamaged as error:
         error.hint = _verify(layout)
         raise
-    if table.schema.names != INDEX_SCHEMA.names:
-        raise CacheDamaged(f"{layout.index}: columns {table.schema.names} are not an index's")
-    return table
+    try:
+        return as_index(table)
+    except KeyError as error:
+        raise CacheDamaged(f"{layout.index}: {error.args[0]}") from error
 
 
 def _verify(layout: CacheLayout) -> str:

@@ -27,6 +27,7 @@ from pipeline.placing import SoundWindow
 from pipeline.source_files import check_unchanged, size_and_time
 from schemas.errors import VideoError
 from schemas.plan import Piece
+from schemas.quality import loudness_of
 from schemas.recipe import Recipe
 from schemas.timeline import TOLERANCE_SECONDS, clip_length, clip_windows, windows_per_clip
 
@@ -46,6 +47,8 @@ class ClipSound:
     """(W,): windows in which sound is heard."""
     start_seconds: float
     """When window 0 begins, on the source's clock."""
+    loudness: float | None
+    """As of `Quality`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class _Chunk:
     tokens: Tokens | None
     """None: nothing is heard."""
     heard: npt.NDArray[np.bool_]
+    mean_squares: list[float]
+    """Of the samples of each window."""
 
 
 @dataclass(slots=True, eq=False)
@@ -152,6 +157,7 @@ class HearAhead:
         silence = self._encoder.silence()
         tokens = np.empty((self._room, *silence.shape[1:]), np.float16)
         mask = np.zeros(self._room, np.bool_)
+        mean_squares = []
         for slot in range(self._room):
             index = windows.start + slot
             number, place = divmod(index, self._num_windows)
@@ -163,9 +169,11 @@ class HearAhead:
             chunk = self._wait_for(track, number)
             if chunk.tokens is not None and chunk.heard[place]:
                 tokens[slot], mask[slot] = chunk.tokens[place], True
+                mean_squares.append(chunk.mean_squares[place])
         self._release(track, below=windows.stop // self._num_windows)
         start = track.origin_seconds + windows.start
-        return ClipSound(tokens=tokens, mask=mask, start_seconds=start)
+        loudness = loudness_of(float(np.mean(mean_squares))) if mean_squares else None
+        return ClipSound(tokens=tokens, mask=mask, start_seconds=start, loudness=loudness)
 
     def forget(self, owner: Hashable) -> None:
         """Clips of this owner are not wanted any more."""
@@ -226,6 +234,7 @@ class HearAhead:
         with contextlib.closing(self._decode(track, numbers)) as decoded:
             for number, windows in decoded:
                 heard = np.array([window.heard for window in windows])
+                mean_squares = [_mean_square(window) for window in windows]
                 tokens = None
                 if heard.any():
                     samples = np.concatenate([window.samples for window in windows])
@@ -237,7 +246,7 @@ class HearAhead:
                     )
                     if self._is_unwanted(track):
                         return
-                    track.chunks[number] = _Chunk(tokens, heard)
+                    track.chunks[number] = _Chunk(tokens, heard, mean_squares)
                     self._changed.notify_all()
 
     def _decode(
@@ -291,6 +300,10 @@ class HearAhead:
                         next(decoded, None)  # so that the decoder process has said that it is done
                     yield windows
                     windows = []
+
+
+def _mean_square(window: SoundWindow) -> float:
+    return float(np.mean(np.square(window.samples, dtype=np.float64)))
 
 
 def _silent(index: int, *, rate: int) -> SoundWindow:

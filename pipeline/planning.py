@@ -27,7 +27,7 @@ _NPY_BYTES = 128
 """Before the values of an array."""
 _PREVIEW_BYTES_PER_PIXEL = 0.25
 """JPEG at the quality of `packing`."""
-_JSON_BYTES = 512
+_JSON_BYTES = 1024
 _LOST_PLAN = "bring it back from a copy of the cache, or make a new cache"
 
 

@@ -1,7 +1,7 @@
 """Frame vectors: the mean of each grid of features, made once a shard and kept beside the cache.
 
-What looks for likeness (search, duplicates) reads these, a few thousandths of the features' bytes. A
-shard's name holds its content's fingerprint, so a file is never out of date.
+What looks for likeness (search, duplicates) reads these: a few thousandths of the features' bytes.
+A shard's name holds its content's fingerprint, so a file is never out of date.
 """
 
 from __future__ import annotations

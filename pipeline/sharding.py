@@ -7,7 +7,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import PurePath
 
@@ -20,6 +20,7 @@ from pipeline.encoding import Features, StreamEncoders
 from pipeline.fetching import FETCH_BYTES, Fetcher
 from pipeline.hearing_ahead import ClipSound, HearAhead
 from pipeline.jail import DecoderProcess
+from pipeline.judging import judge_clip
 from pipeline.layout import CacheLayout
 from pipeline.measuring import Measures, ShardDone
 from pipeline.neighbours import tar_index
@@ -307,6 +308,12 @@ class _ShardBuild:
         }
         if sound is not None:
             info["audio_start_seconds"] = sound.start_seconds
+        quality = judge_clip(
+            clip,
+            pictures=self._tools.encoders.pictures,
+            loudness=None if sound is None else sound.loudness,
+        )
+        info["quality"] = asdict(quality)
         sample = Sample(
             key=key,
             features={name: stored.values for name, stored in features.items()},
@@ -333,4 +340,5 @@ class _ShardBuild:
             members=place.members,
             truncated=piece.truncated,
             corrupt=clip.corrupt,
+            quality=quality,
         )

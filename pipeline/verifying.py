@@ -28,7 +28,7 @@ from schemas.errors import CacheDamaged
 from schemas.recipe import Recipe
 from schemas.sample import Sample
 from schemas.sidecar import SampleEntry, Sidecar
-from schemas.tables import INDEX_SCHEMA, index_rows
+from schemas.tables import as_index, index_rows
 
 KINDS: dict[str, str] = {
     "cache_json": "cache.json contradicts itself or the files",
@@ -315,7 +315,7 @@ def _check_index(
 ) -> None:
     try:
         data = read_bytes(layout.index)
-        rows = parse_table(data).select(INDEX_SCHEMA.names).to_pylist()
+        rows = as_index(parse_table(data)).to_pylist()
     except (OSError, ValueError, KeyError) as error:
         result.add("index", layout.index, f"cannot be read: {error}")
         return

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from schemas.errors import CacheDamaged
+from schemas.quality import Quality
 from schemas.recipe import FORMAT_VERSION
 from schemas.reject import Reject
 
@@ -34,6 +35,8 @@ class SampleEntry:
     """Member name without the key -> (offset of the data in the tar, bytes)."""
     truncated: bool
     corrupt: bool
+    quality: Quality | None = None
+    """None: written by a version that did not judge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +103,7 @@ class Sidecar:
         """The inverse of `to_json`. CacheDamaged names `where`."""
         try:
             fields: dict[str, Any] = json.loads(text)
-            samples = tuple(
-                SampleEntry(
-                    **{**entry, "members": {k: (v[0], v[1]) for k, v in entry["members"].items()}}
-                )
-                for entry in fields["samples"]
-            )
+            samples = tuple(_read_entry(entry) for entry in fields["samples"])
             rejects = tuple(
                 Reject(**{key: value for key, value in row.items() if key != "retryable"})
                 for row in fields["rejects"]
@@ -127,3 +125,12 @@ class Sidecar:
                 hint="it was damaged after it was written: delete it and run again to build its"
                 " shard once more",
             ) from error
+
+
+def _read_entry(fields: dict[str, Any]) -> SampleEntry:
+    quality = fields.get("quality")
+    read = {
+        "members": {name: (extent[0], extent[1]) for name, extent in fields["members"].items()},
+        "quality": None if quality is None else Quality(**quality),
+    }
+    return SampleEntry(**{**fields, **read})

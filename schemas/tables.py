@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from schemas.quality import QUALITY_COLUMNS
 from schemas.reject import Reject
 from schemas.sidecar import Sidecar
 from schemas.video import Probe, Source
@@ -31,6 +32,7 @@ INDEX_SCHEMA = pa.schema(
         ("member_names", pa.list_(pa.string())),
         ("member_offsets", pa.list_(pa.int64())),
         ("member_bytes", pa.list_(pa.int64())),
+        *((name, pa.float64()) for name in QUALITY_COLUMNS),
     ]
 )
 
@@ -128,6 +130,19 @@ _PROBE_FACTS = (
 )
 
 
+def as_index(table: pa.Table) -> pa.Table:
+    """An index as of INDEX_SCHEMA; one that was written without quality gets empty columns of it.
+
+    KeyError: the columns are not an index's.
+    """
+    for name in QUALITY_COLUMNS:
+        if name not in table.schema.names:
+            table = table.append_column(name, pa.nulls(table.num_rows, pa.float64()))
+    if table.schema.names != INDEX_SCHEMA.names:
+        raise KeyError(f"columns {table.schema.names} are not an index's")
+    return table
+
+
 def index_rows(sidecar: Sidecar) -> list[dict[str, Any]]:
     """Rows of INDEX_SCHEMA for the samples of one shard, in the order of the tar."""
     return [
@@ -146,6 +161,7 @@ def index_rows(sidecar: Sidecar) -> list[dict[str, Any]]:
             "member_names": list(entry.members),
             "member_offsets": [offset for offset, _ in entry.members.values()],
             "member_bytes": [size for _, size in entry.members.values()],
+            **{name: getattr(entry.quality, name, None) for name in QUALITY_COLUMNS},
         }
         for entry in sidecar.samples
     ]

@@ -13,6 +13,7 @@ from pipeline.cache import open_cache
 from pipeline.encoding import stamp_streams
 from pipeline.layout import CacheLayout
 from schemas.errors import CacheDamaged, CacheError, CacheIncomplete, UsageError
+from schemas.quality import QUALITY_COLUMNS
 from schemas.sample import Sample
 from schemas.video import sample_key
 from tests.pipeline.handmade import RECIPE, make_sample, write_cache
@@ -241,3 +242,13 @@ class TestNoCache:
     def test_any_other_folder_is_no_cache(self, tmp_path):
         with pytest.raises(CacheIncomplete):
             open_cache(tmp_path)
+
+
+def test_an_index_without_quality_is_read(layout):
+    table = pq.read_table(layout.index)
+    old = table.drop_columns(list(QUALITY_COLUMNS))
+    pq.write_table(old, layout.index)
+    with open_cache(layout.root) as cache:
+        assert cache.index.schema.names == table.schema.names
+        assert cache.row("a_000000").quality is None
+        assert len(list(cache)) == 6

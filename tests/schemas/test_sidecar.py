@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import CacheDamaged
+from schemas.quality import Quality
 from schemas.reject import REASONS, Reject, is_retryable
 from schemas.sidecar import MissingClips, SampleEntry, Sidecar, VideoOutcome
 
@@ -33,6 +34,7 @@ SIDECAR = Sidecar(
             members={"image.npy": (512, 1152), "json": (2560, 300)},
             truncated=False,
             corrupt=True,
+            quality=Quality(brightness=0.5, black=0.0, static=0.25, blur=0.5, loudness=-20.0),
         ),
     ),
     videos=(
@@ -147,3 +149,12 @@ def test_a_reject_as_a_row_says_whether_to_try_again(reason):
         "detail": "d",
         "retryable": REASONS[reason][1],
     }
+
+
+def test_a_sidecar_without_quality_is_read():
+    text = SIDECAR.to_json()
+    fields = json.loads(text)
+    del fields["samples"][0]["quality"]
+    (entry,) = Sidecar.from_json(json.dumps(fields), where="x").samples
+    assert entry.quality is None
+    assert replace(entry, quality=SIDECAR.samples[0].quality) == SIDECAR.samples[0]
