@@ -25,8 +25,9 @@ SPLIT = "train"
 _HEADER_BYTES = 512
 _NPY_BYTES = 128
 """Before the values of an array."""
-_PREVIEW_BYTES_PER_PIXEL = 0.25
-"""JPEG at the quality of `packing`."""
+_PREVIEW_BYTES = (620, 1450, 1.58)
+"""A JPEG at the quality of `packing`: its tables, a frame of 64 lines, and the power of the height
+with which that grows. Means of 88 real videos, at 16 to 512 lines and 1 to 16 frames."""
 _JSON_BYTES = 1024
 _LOST_PLAN = "bring it back from a copy of the cache, or make a new cache"
 
@@ -48,8 +49,8 @@ def estimate_member_bytes(
     told = feature_bytes(recipe, stamps)
     members = {name: [size + _NPY_BYTES for size in sizes] for name, sizes in told.items()}
     if recipe.preview.enabled:
-        pixels = n * recipe.preview.height**2 * 16 / 9
-        members["preview"] = [int(pixels * _PREVIEW_BYTES_PER_PIXEL)]
+        tables, frame, power = _PREVIEW_BYTES
+        members["preview"] = [int(tables + n * frame * (recipe.preview.height / 64) ** power)]
     members["rest"] = [16 * n + _NPY_BYTES, n + _NPY_BYTES, _JSON_BYTES]
     return {
         name: sum(_HEADER_BYTES + -(-size // 512) * 512 for size in sizes)

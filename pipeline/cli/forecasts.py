@@ -38,7 +38,10 @@ def print_forecast(told: Forecast, *, cache: str | None, num_ignored: int) -> No
         click.echo("\nA run would")
         print_facts(
             [
-                ("  decode", f"{count_text(work.videos, 'video')}, {_hours_text(work.seconds)}"),
+                (
+                    "  decode",
+                    f"{count_text(work.videos, 'video')}, {_hours_text(work.seconds)} of video",
+                ),
                 (
                     "  sample",
                     f"{count_text(work.frames, 'frame')} at {told.fps:g} a second, in"
@@ -76,7 +79,7 @@ def print_comparison(told: Sequence[Forecast], *, cache: str | None, num_ignored
             facts += _cache_facts(one, cache=cache)
     print_facts(facts)
     lines = {
-        "video": [_hours_text(one.work.seconds) for one in told],
+        "of video": [_hours_text(one.work.seconds) for one in told],
         "frames": [f"{one.work.frames:,}" for one in told],
         "clips": [f"{one.work.clips:,}" for one in told],
         "shards": [f"{one.work.shards:,}" for one in told],
@@ -102,7 +105,7 @@ def print_comparison(told: Sequence[Forecast], *, cache: str | None, num_ignored
             for number, name in enumerate(lines, start=1)
         ],
     )
-    click.echo(f"\n{_basis_text(told[0])}; prices are of {told[0].figures_date}.")
+    click.echo(f"\nGPU-hours {_basis_text(told[0])}; prices are of {told[0].figures_date}.")
     for one in told:
         if one.unknown_streams:
             click.echo(f"{one.recipe}: {_unknown_text(one)}")
@@ -135,7 +138,7 @@ def _cache_facts(told: Forecast, *, cache: str | None) -> list[tuple[str, str]]:
 
 
 def _hours_text(seconds: float) -> str:
-    return f"{duration_text(seconds)} of video" if seconds < 36000 else f"{seconds / 3600:,.0f} h"
+    return duration_text(seconds) if seconds < 36000 else f"{seconds / 3600:,.0f} hours"
 
 
 def number_text(value: float) -> str:
@@ -168,7 +171,7 @@ def _encode_text(told: Forecast) -> str:
 
 def _basis_text(told: Forecast) -> str:
     if told.speed == "measured":
-        return "by the frames a second that you gave"
+        return "by the frames a second that you measured"
     return f"by arithmetic, at {told.utilisation:.0%} of the card's peak"
 
 

@@ -33,9 +33,7 @@ def test_a_whole_name_is_not_the_start_of_another(name):
     assert read_cards().card(name).name == "L4"
 
 
-@pytest.mark.parametrize(
-    ("name", "told"), [("H100 SMX", "did you mean 'H100 SXM'"), ("", "known")]
-)
+@pytest.mark.parametrize(("name", "told"), [("H100 SMX", "did you mean 'H100 SXM'"), ("", "known")])
 def test_no_such_card(name, told):
     with pytest.raises(UsageError, match=r"no card named") as caught:
         read_cards().card(name)
