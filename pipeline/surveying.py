@@ -62,7 +62,9 @@ def survey(
     told how many are looked at, and gives what is called with each. CacheDamaged. Errors of looking
     as of `probe_all`.
     """
+    # At once, since a run may be adding to both while sources are looked at.
     planned = [] if layout is None else read_plan(layout)
+    sidecars = [] if layout is None else read_committed(planned, layout)
     known = [] if layout is None else read_probes(layout)
     if sources is None:
         sources = [probe.source for probe in known]
@@ -81,7 +83,7 @@ def survey(
         sources=tuple(sources),
         probes=tuple(newest[identity] for identity in sorted(newest)),
         planned=tuple(planned),
-        sidecars=() if layout is None else tuple(read_committed(planned, layout)),
+        sidecars=tuple(sidecars),
     )
 
 

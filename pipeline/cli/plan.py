@@ -15,8 +15,9 @@ from pipeline.cli.run import DEFAULT_RECIPE, cache_path, choose_recipe
 from pipeline.cli.show import common_options, print_json, set_verbosity, weights_option
 from pipeline.layout import CacheLayout
 from pipeline.places import to_place
+from pipeline.signing import to_public
 from pipeline.source_files import is_remote, to_path
-from schemas.errors import FingerprintMismatch, UsageError
+from schemas.errors import FingerprintMismatch, StorageError, UsageError
 from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ def plan(
 def split_arguments(paths: Sequence[str]) -> tuple[list[str], str | None]:
     """(SOURCES, CACHE), as the help says; no source: what the cache knows.
 
-    UsageError: a last path that is not there but has the name of a video or a list.
+    UsageError: a last path that is not there but has the name of a video or a list. StorageError:
+    it cannot be told what is there.
     """
     *sources, last = paths
     if last and last != "-" and _is_cache(last, is_alone=not sources):
@@ -145,27 +147,39 @@ def split_arguments(paths: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def _is_cache(text: str, *, is_alone: bool) -> bool:
+    if text.startswith(("http://", "https://")) or to_public(text) != text:
+        return False  # no run can write there
+    layout = CacheLayout(to_place(cache_path(text)))
+    try:
+        if _is_made(layout):
+            return True
+        if is_alone or glob.has_magic(text):
+            return False
+        is_there, is_empty = _look(text)
+    except ValueError:
+        return False  # not a path: whoever reads sources says so
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise StorageError(f"{text}: cannot be read: {reason}", hint="who may read it?") from error
     from pipeline.sources import LIST_EXTENSIONS, MEDIA_EXTENSIONS
 
-    layout = CacheLayout(to_place(cache_path(text)))
-    if _is_made(layout):
-        return True
-    if is_alone or glob.has_magic(text):
-        return False
-    if is_remote(text):
-        from pipeline.listing import look_up
-
-        is_there, is_empty = bool(look_up(text)), False
-    else:
-        path = to_path(text).expanduser()
-        is_there = path.exists()
-        is_empty = path.is_dir() and all(one.name.startswith(".") for one in path.iterdir())
     ending = PurePath(text).suffix.lower()
     if not is_there and (ending.removeprefix(".") in MEDIA_EXTENSIONS or ending in LIST_EXTENSIONS):
         raise UsageError(
             f"{text}: no such file", hint="a CACHE is a folder, SOURCES come before it"
         )
     return is_empty or not is_there
+
+
+def _look(text: str) -> tuple[bool, bool]:
+    # Whether there is something, and whether it is a folder with nothing in it that shows.
+    if is_remote(text):
+        from pipeline.listing import look_up
+
+        return bool(look_up(text)), False
+    path = to_path(text).expanduser()
+    shown = path.is_dir() and any(not one.name.startswith(".") for one in path.iterdir())
+    return path.exists(), path.is_dir() and not shown
 
 
 def _is_made(layout: CacheLayout) -> bool:
