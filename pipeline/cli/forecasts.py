@@ -67,7 +67,8 @@ def print_forecast(told: Forecast, *, cache: str | None, num_ignored: int) -> No
     if told.chosen.gpu_hours:
         click.echo(f"\nCards, with prices of {told.figures_date}:")
         _print_cards(told.cards)
-    _print_oddities(told)
+    if work.clips:
+        _print_oddities(told)
     _print_rejects(told)
 
 
@@ -116,10 +117,10 @@ def print_comparison(told: Sequence[Forecast], *, cache: str | None, num_ignored
 def _source_facts(told: Forecast, *, num_ignored: int) -> list[tuple[str, str]]:
     one = told.sources
     parts = [f"{one.to_do:,} to do"]
-    parts += [f"{one.cached:,} cached before"] * (one.cached > 0)
-    parts += [f"{count_text(one.copies, 'copy').replace('copys', 'copies')} of others"] * (
-        one.copies > 0
-    )
+    if one.cached:
+        parts.append(f"{one.cached:,} cached before")
+    if one.copies:
+        parts.append(f"{one.copies:,} {'copy' if one.copies == 1 else 'copies'} of others")
     if one.rejected:
         parts.append(f"{one.rejected:,} cannot be used, see below")
     facts = [("sources", f"{one.named:,}: {', '.join(parts)}")]
@@ -185,7 +186,9 @@ def _cores_text(told: Forecast) -> str:
     text = f"about {number_text(hours)} core-hours of decoding"
     if told.chosen.cores is None:
         return text
-    return f"{text}: {_cores(told.chosen)} cores keep one {told.card} busy, fewer hold it up"
+    num_cores = max(1, round(told.chosen.cores))
+    verb = "keeps" if num_cores == 1 else "keep"
+    return f"{text}: {count_text(num_cores, 'core')} {verb} one {told.card} busy"
 
 
 def _cores(card: CardForecast) -> str:
