@@ -17,7 +17,7 @@ from transformers import VJEPA2Config, VJEPA2Model, VJEPA2VideoProcessor
 
 from encoders import check_encoder, encoder_spec, load_encoder, registry
 from encoders.vjepa2 import SIZES
-from encoders.vjepa2_model import MEAN, MLP_WIDTHS, STD
+from encoders.vjepa2_model import MEAN, STD
 from schemas.errors import RecipeError, WeightsError
 from schemas.recipe import EncoderSettings
 from schemas.resize import ResizeSpec
@@ -90,7 +90,7 @@ def test_a_row_of_the_table_is_a_model_of_the_published_size(name, parameters):
         hidden_size=size.width,
         num_hidden_layers=size.depth,
         num_attention_heads=size.heads,
-        mlp_ratio=MLP_WIDTHS.get(size.width, 4 * size.width) / size.width,
+        mlp_ratio=(size.mlp_width or 4 * size.width) / size.width,
     )
     with torch.device("meta"):
         model = VJEPA2Model(config)

@@ -121,7 +121,7 @@ def _features(plan: dict[str, Any]) -> set[str]:
     ("names", "overrides"),
     [
         ("*", ()),
-        ("b*", ("preview.height=128",)),
+        ("[c-p]*", ("preview.height=128",)),
         ("[c-f]*", ("sampling.fps=1", "sampling.frames_per_clip=8")),
     ],
 )
