@@ -9,23 +9,85 @@ cores        decoding of one core / GPU seconds: so many keep the card busy
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from encoders import EncoderSpec, SoundSpec
+from encoders.weights import HUB
+from pipeline.encoding import all_specs
 from pipeline.finalizing import account_so_far
 from pipeline.forecast import CardForecast, Forecast, SourceForecast
+from pipeline.layout import CacheLayout
 from pipeline.oddities import find_oddities
 from pipeline.planning import estimate_clip_bytes, estimate_member_bytes, extend_plan, feature_bytes
 from pipeline.recovering import pieces_back
-from pipeline.surveying import Survey, known_stamps
+from pipeline.source_files import is_remote
+from pipeline.surveying import OnBegin, Survey, check_same, known_stamps, survey
 from pipeline.workload import Workload, sum_up
 from schemas.card import CardTable
-from schemas.errors import UsageError
+from schemas.errors import FingerprintMismatch, UsageError
 from schemas.plan import ShardSpec
 from schemas.recipe import Recipe
 from schemas.settings import nearest
+from schemas.video import Source
 
 ALL = ""
 """Of speeds: of all streams together."""
+
+
+def forecast_recipes(
+    sources: Sequence[Source] | None,
+    recipes: Sequence[Recipe],
+    *,
+    layout: CacheLayout | None,
+    table: CardTable,
+    card: str = "",
+    speeds: Mapping[str, float] | None = None,
+    on_begin: OnBegin = lambda _: lambda _: None,
+) -> list[Forecast]:
+    """What a run on these sources would do, of each recipe; nothing is written or downloaded.
+
+    Sources are looked at once, within the first recipe's limits; None is all that the cache knows.
+    `on_begin` as of `survey`, all else as of `forecast`. Errors as of both, RecipeError,
+    WeightsError. UsageError: `speeds` of a stream that no recipe has. FingerprintMismatch: the
+    cache is of another recipe than the only one; of several, those that it is not of are told as
+    for a new cache.
+    """
+    specs = [all_specs(_without_downloads(recipe)) for recipe in recipes]
+    known = {name for one in specs for name in one}
+    for name in speeds or ():
+        if name != ALL and name not in known:
+            raise UsageError(f"--frames-per-second {name}=: no such stream{nearest(name, known)}")
+    is_known = [False for _ in recipes]
+    for number, recipe in enumerate(recipes if layout is not None else ()):
+        assert layout is not None
+        try:
+            check_same(layout, recipe, specs[number])
+            is_known[number] = True
+        except FingerprintMismatch:
+            if len(recipes) == 1:
+                raise
+    found = survey(sources, layout=layout, limits=recipes[0].limits, on_begin=on_begin)
+    return [
+        forecast(
+            found if is_known[number] else found.without_cache(),
+            recipe,
+            specs=specs[number],
+            table=table,
+            card=card,
+            speeds=speeds,
+        )
+        for number, recipe in enumerate(recipes)
+    ]
+
+
+def _without_downloads(recipe: Recipe) -> Recipe:
+    # Weights that are not on this machine count as not named.
+    return recipe.with_settings(
+        {
+            name: replace(one, weights="") if one.weights == HUB or is_remote(one.weights) else one
+            for name, one in recipe.settings().items()
+        }
+    )
 
 
 def forecast(
@@ -36,20 +98,16 @@ def forecast(
     table: CardTable,
     card: str = "",
     speeds: Mapping[str, float] | None = None,
-    is_new: bool = True,
 ) -> Forecast:
     """What a run on these sources would do.
 
     `specs` are the recipe's, as of `encoding.all_specs`. `card` is the name of one in `table`;
     empty: its default one. `speeds` is stream, or `ALL` -> sampled frames a second that this card
-    was measured to encode; others are then scaled by their peaks. UsageError: no such card or
-    stream.
+    was measured to encode, others are then scaled by their peaks; streams that the recipe has not
+    are passed over. UsageError: no such card.
     """
     chosen = table.card(card or table.default_card)
-    speeds = dict(speeds or {})
-    for name in speeds:
-        if name != ALL and name not in specs:
-            raise UsageError(f"--frames-per-second {name}=: no such stream{nearest(name, specs)}")
+    speeds = {name: speed for name, speed in (speeds or {}).items() if name in {ALL, *specs}}
     stamps = known_stamps(recipe, specs)
     todo = specs_to_do(found, recipe, clip_bytes=estimate_clip_bytes(recipe, stamps))
     pictures = {name: spec for name, spec in specs.items() if isinstance(spec, EncoderSpec)}
@@ -87,7 +145,7 @@ def forecast(
         description=recipe.description,
         fps=recipe.sampling.fps,
         frames_per_clip=recipe.sampling.frames_per_clip,
-        is_new=is_new,
+        is_new=not found.planned,
         sources=account_of(found, todo),
         work=work,
         done_clips=len(done),

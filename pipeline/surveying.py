@@ -20,7 +20,8 @@ from schemas.recipe import DecodeLimits, Recipe
 from schemas.sidecar import Sidecar
 from schemas.video import Probe, Source
 
-OnProbe = Callable[[Probe], None]
+OnBegin = Callable[[int], Callable[[Probe], None]]
+"""Told how many sources are looked at; gives what is told of each one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +55,12 @@ def survey(
     *,
     layout: CacheLayout | None,
     limits: DecodeLimits,
-    on_begin: Callable[[int], OnProbe] = lambda _: lambda _: None,
+    on_begin: OnBegin = lambda _: lambda _: None,
 ) -> Survey:
     """Look at those of the sources that the cache does not know, or that have changed.
 
-    None as sources is all that the cache knows. `layout` None: there is no cache. `on_begin` is
-    told how many are looked at, and gives what is called with each. CacheDamaged. Errors of looking
-    as of `probe_all`.
+    None as sources is all that the cache knows. `layout` None: there is no cache. CacheDamaged.
+    Errors of looking as of `probe_all`.
     """
     # At once, since a run may be adding to both while sources are looked at.
     planned = [] if layout is None else read_plan(layout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,12 @@ class CardTable:
             names = [card.name for card in self.cards]
             raise UsageError(f"no card named {name!r}{nearest(name, names)}")
         return found[0]
+
+    def with_price(self, name: str, *, usd_per_hour: float) -> CardTable:
+        """With the only price at which a card is to be had. UsageError as of `card`."""
+        old = self.card(name)
+        new = replace(old, usd_per_hour=usd_per_hour, usd_low=usd_per_hour, usd_high=usd_per_hour)
+        return replace(self, cards=tuple(new if one is old else one for one in self.cards))
 
 
 def read_cards(path: Path | None = None) -> CardTable:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import click
@@ -34,6 +37,35 @@ class Display(Protocol):
 def open_display(stage: str, total: int) -> Display:
     """For a stage that has `total` sources or clips to do."""
     return _Bar(stage, total) if sys.stderr.isatty() else Lines(stage, total)
+
+
+@contextlib.contextmanager
+def probing_shown(*, quiet: bool) -> Iterator[Callable[[int], Callable[[object], None]]]:
+    """Shows how far probing in this process is.
+
+    What it gives is told how many sources there are, and gives what is told of each one.
+    """
+    counts = Counter(probers=1)
+    displays: list[Display] = []
+
+    def begin(total: int) -> Callable[[object], None]:
+        if quiet:
+            return lambda _: None
+        displays.append(display := open_display("probe", total))
+
+        def tell(_: object) -> None:
+            counts["probed"] += 1
+            display.show(Measured(counts=counts))
+
+        return tell
+
+    try:
+        yield begin
+        for display in displays:
+            display.show(Measured(counts=counts), last=True)
+    finally:
+        for display in displays:
+            display.close()
 
 
 class _State:

@@ -17,7 +17,7 @@ import pytest
 
 from pipeline.cli import call
 from pipeline.cli.forecasts import number_text, usd_text
-from pipeline.cli.plan import split_arguments
+from pipeline.cli.splitting import split_arguments
 from schemas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -205,7 +205,9 @@ def test_weights_need_not_be_named(
     assert again["gpu_hours"] > 0
     assert call([*plan, "--set", "streams.image.grid=[2, 2]"]) == 4
     assert "grid" in capsys.readouterr().err
-    fresh = told(capsys, "plan", str(small_videos), "--recipe", "apollo")
+    apollo = ["plan", str(small_videos), "--recipe", "apollo"]
+    fresh = told(capsys, *apollo)
+    assert told(capsys, *apollo, "--weights", "hub") == fresh  # and nothing is downloaded
     # InternVideo2 and SigLIP without their last blocks: 4.82 TFLOP a clip.
     assert fresh["operations"] / fresh["clips"] == pytest.approx(4.817e12, rel=1e-3)
     (h100, *_) = fresh["cards"]
@@ -316,15 +318,15 @@ def test_an_encoder_that_does_not_say_what_it_computes(
 ) -> None:
     from dataclasses import replace
 
-    from pipeline import encoding
+    from pipeline import forecasting
 
-    real = encoding.all_specs
+    real = forecasting.all_specs
 
     def unknown(recipe: Any, **more: Any) -> Any:
         specs = real(recipe, **more)
         return specs | {"image": replace(specs["image"], operations=None)}
 
-    monkeypatch.setattr(encoding, "all_specs", unknown)
+    monkeypatch.setattr(forecasting, "all_specs", unknown)
     plan = ["plan", str(small_videos), "--recipe", "tiny"]
     assert told(capsys, *plan)["unknown_streams"] == ["image"]
     assert call([*plan, "-q"]) == 0
