@@ -183,7 +183,7 @@ def _unknown_text(told: Forecast) -> str:
 
 def _cores_text(told: Forecast) -> str:
     hours = told.work.decode_seconds / 3600
-    text = f"about {number_text(hours)} core-hours of decoding"
+    text = f"{number_text(hours)} core-hours of decoding"
     if told.chosen.cores is None:
         return text
     num_cores = max(1, round(told.chosen.cores))
