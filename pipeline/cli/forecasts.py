@@ -32,7 +32,8 @@ def print_forecast(told: Forecast, *, cache: str | None, num_ignored: int) -> No
     facts += _cache_facts(told, cache=cache)
     print_facts(facts)
     if not work.clips:
-        click.echo("\nNothing to do: all that can be cached is cached.")
+        why = "all that can be cached is cached" if told.done_clips else "no source can be used"
+        click.echo(f"\nNothing to do: {why}.")
     else:
         parts = ", ".join(f"{name} {size_text(size)}" for name, size in told.member_bytes.items())
         click.echo("\nA run would")
@@ -53,17 +54,16 @@ def print_forecast(told: Forecast, *, cache: str | None, num_ignored: int) -> No
                 ("  need", _cores_text(told)),
             ]
         )
-    click.echo("\nAfterwards" if work.clips else "\nThe cache")
-    print_facts(
-        [
-            (
-                "  storage",
-                f"{size_text(told.kept_bytes)}, {usd_text(told.usd_per_month)} a month at"
-                f" ${told.usd_per_gb_month:g} a GB ({told.figures_date})",
-            ),
-            ("  training", f"reads {size_text(told.trained_bytes)} an epoch"),
-        ]
-    )
+    if told.kept_bytes:
+        click.echo("\nAfterwards" if work.clips else "\nThe cache")
+        price = f"${told.usd_per_gb_month:g} a GB ({told.figures_date})"
+        month = f"{usd_text(told.usd_per_month)} a month at {price}"
+        print_facts(
+            [
+                ("  storage", f"{size_text(told.kept_bytes)}, {month}"),
+                ("  training", f"reads {size_text(told.trained_bytes)} an epoch"),
+            ]
+        )
     if told.chosen.gpu_hours:
         click.echo(f"\nCards, with prices of {told.figures_date}:")
         _print_cards(told.cards)

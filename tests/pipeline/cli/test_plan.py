@@ -311,6 +311,9 @@ def test_what_a_person_reads(
     assert "apollo-compact" in out and "training reads an epoch" in out
     assert call(["plan", str(small_videos), "--recipe", "tiny", "-q"]) == 0
     assert "no encoder of this recipe needs a GPU" in capsys.readouterr().out
+    assert call(["plan", str(small_videos / "broken.mp4"), "-q"]) == 0
+    out = capsys.readouterr().out
+    assert "Nothing to do: no source can be used." in out and "a month" not in out
 
 
 def test_an_encoder_that_does_not_say_what_it_computes(
