@@ -1,0 +1,308 @@
+"""Portray a video: what a report shows of its clips, as JSON-ready data and two pictures.
+
+Of a long video some clips are chosen evenly: only they have pictures, and of them only as many have
+maps as FEATURE_BYTES allow to be read. The numbers of the index are there of every clip.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.cache import FeatureCache
+from pipeline.feature_maps import Stored, colour_grids, encode_maps
+from pipeline.gaps import Gap
+from pipeline.overview import VideoFacts
+from pipeline.peeking import peek
+from pipeline.picturing import Sheet, feature_changes, make_sheet, picture_changes
+from schemas.compact import decode_features
+from schemas.errors import CacheDamaged
+from schemas.event import Event
+from schemas.quality import QUALITY_COLUMNS
+from schemas.recipe import AUDIO
+from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER, decode_npy
+
+FEATURE_BYTES = 2**26
+"""Of a video, that are read for its maps; one clip at the least."""
+MOST_EVENTS = 2000
+"""Of a video; the first ones."""
+ENERGY_ENCODERS = ("log-mel",)
+"""Of sound, whose tokens are loudness by band: log10 of power is 4 x - 4."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portrait:
+    """What a report shows of one video."""
+
+    data: dict[str, Any]
+    """JSON-ready."""
+    sheet: bytes | None
+    """JPEG: a row for each chosen clip, its frames side by side; None: there are no previews."""
+    thumbnail: bytes | None
+    """JPEG of one frame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Clip:
+    # What was read of a chosen clip.
+    times: npt.NDArray[np.float64]
+    mask: npt.NDArray[np.bool_]
+    info: dict[str, Any]
+    preview: memoryview | None
+    features: dict[str, Stored]
+    """Empty where they were not read."""
+    energy: list[float | None]
+
+
+def choose_evenly(count: int, *, most: int) -> list[int]:
+    """At most `most` of `count` numbers from 0 on, the first and the last among them."""
+    if count <= most:
+        return list(range(count))
+    if most == 1:
+        return [count // 2]
+    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
+
+
+def portray(
+    cache: FeatureCache,
+    video: VideoFacts,
+    *,
+    most_clips: int,
+    events: Sequence[Event] = (),
+    gaps: Sequence[Gap] = (),
+) -> Portrait:
+    """The portrait of a video of the cache. CacheDamaged: a sample is not what was written."""
+    chosen = choose_evenly(len(video.keys), most=most_clips)
+    row = cache.row(video.keys[0])
+    feature_bytes = sum(
+        row.members[f"{name}.npy"][1] for name in cache.streams if f"{name}.npy" in row.members
+    )
+    most_maps = max(1, FEATURE_BYTES // max(1, feature_bytes))
+    mapped = choose_evenly(len(chosen), most=most_maps)
+    clips = [
+        _read_clip(cache, video.keys[number], with_features=place in set(mapped))
+        for place, number in enumerate(chosen)
+    ]
+    sheet = make_sheet([clip.preview for clip in clips], num_frames=len(clips[0].mask))
+    index = _index_columns(cache, video.keys)
+    data = {
+        "id": video.video_id,
+        "uris": list(video.uris),
+        "start": _time(video.start_seconds),
+        "end": _time(video.end_seconds),
+        **index,
+        "gaps": [[_time(g.start_seconds), _time(g.end_seconds), g.reason, g.num_clips] for g in gaps],
+        "chosen": chosen,
+        "frames": [
+            {"times": [_times(pair) for pair in clip.times.tolist()], "real": int(clip.mask.sum())}
+            for clip in clips
+        ],
+        "sheet": _describe_sheet(sheet),
+        "picture_change": _picture_changes(sheet, clips, numbers=index["number"], chosen=chosen),
+        "maps": _maps(cache, clips, mapped, numbers=[index["number"][i] for i in chosen]),
+        "sound": _sound(cache, clips),
+        "events": [
+            [_time(e.start_seconds), _time(e.end_seconds), e.kind, e.text, e.score]
+            for e in events[:MOST_EVENTS]
+        ],
+        "num_events": len(events),
+        "json": _split_infos([clip.info for clip in clips]),
+    }
+    if sheet is None:
+        return Portrait(data=data, sheet=None, thumbnail=None)
+    pictured = np.flatnonzero(sheet.there)
+    middle = int(pictured[len(pictured) // 2])
+    return Portrait(data=data, sheet=sheet.encode(), thumbnail=sheet.encode_one(middle))
+
+
+def _read_clip(cache: FeatureCache, key: str, *, with_features: bool) -> _Clip:
+    names = ["json", "time.npy", "mask.npy", "preview.jpg"]
+    hears = cache.recipe.audio is not None and cache.recipe.audio.encoder in ENERGY_ENCODERS
+    if hears:
+        names += [AUDIO_MEMBER, AUDIO_MASK_MEMBER]
+    if with_features:
+        names += [f"{name}{suffix}" for name in cache.streams for suffix in (".npy", SCALE_MEMBER)]
+    members = peek(cache, key, names=names)
+    try:
+        features = {}
+        if with_features:
+            for name in cache.streams:
+                scale = members.get(name + SCALE_MEMBER)
+                values = decode_npy(members[f"{name}.npy"])
+                features[name] = (values, None if scale is None else decode_npy(scale))
+        return _Clip(
+            times=decode_npy(members["time.npy"]),
+            mask=decode_npy(members["mask.npy"]),
+            info=json.loads(bytes(members["json"])),
+            preview=members.get("preview.jpg"),
+            features=features,
+            energy=_energy(members) if hears else [],
+        )
+    except KeyError as error:
+        raise cache.damaged(f"{key}: member {error.args[0]!r} is missing") from error
+    except ValueError as error:
+        raise cache.damaged(f"{key}: {error}") from error
+
+
+def _energy(members: Mapping[str, memoryview]) -> list[float | None]:
+    # Decibels of each token of each window, up to a constant; None: nothing is heard.
+    heard = decode_npy(members[AUDIO_MASK_MEMBER])
+    tokens_WLB = decode_npy(members[AUDIO_MEMBER]).astype(np.float64)
+    decibels_WL = 10 * np.log10((10 ** (4 * tokens_WLB - 4)).mean(axis=2))
+    return [
+        round(float(value), 1) if there else None
+        for window, there in zip(decibels_WL, heard, strict=True)
+        for value in window
+    ]
+
+
+def _index_columns(cache: FeatureCache, keys: Sequence[str]) -> dict[str, Any]:
+    rows = [cache.row(key) for key in keys]
+    columns: dict[str, Any] = {
+        "key": keys[0].rpartition("_")[0],
+        "number": [row.clip_index for row in rows],
+        "starts": [_time(row.start_seconds) for row in rows],
+        "ends": [_time(row.end_seconds) for row in rows],
+        "damaged": [i for i, row in enumerate(rows) if row.truncated or row.corrupt],
+        "shards": [row.shard for row in rows[:1]],
+        "bytes": sum(row.num_bytes for row in rows),
+    }
+    for name in QUALITY_COLUMNS:
+        values = [None if row.quality is None else getattr(row.quality, name) for row in rows]
+        known = any(value is not None for value in values)
+        columns[name] = [_round(value, 3) for value in values] if known else None
+    return columns
+
+
+def _describe_sheet(sheet: Sheet | None) -> dict[str, Any] | None:
+    if sheet is None:
+        return None
+    _, num_frames, height, width, _ = sheet.frames.shape
+    return {
+        "frames": num_frames,
+        "width": width,
+        "height": height,
+        "there": sheet.there.astype(int).tolist(),
+    }
+
+
+def _picture_changes(
+    sheet: Sheet | None, clips: Sequence[_Clip], *, numbers: Sequence[int], chosen: Sequence[int]
+) -> list[list[float]] | None:
+    """[start, end, change] for each frame whose frame before is known."""
+    if sheet is None:
+        return None
+    changes: list[list[float]] = []
+    before: npt.NDArray[np.uint8] | None = None
+    for place, clip in enumerate(clips):
+        real = int(clip.mask.sum())
+        follows = place > 0 and numbers[chosen[place]] == numbers[chosen[place - 1]] + 1
+        frames = sheet.frames[place, :real]
+        if sheet.there[place]:
+            joined = frames if before is None or not follows else np.concatenate([before, frames])
+            values = picture_changes(joined)
+            times = clip.times[:real][real - len(values) :]
+            changes += [
+                [_time(start), _time(end), round(float(value), 4)]
+                for (start, end), value in zip(times, values, strict=True)
+            ]
+        before = frames[-1:] if sheet.there[place] and real else None
+    return changes
+
+
+def _maps(
+    cache: FeatureCache, clips: Sequence[_Clip], mapped: Sequence[int], *, numbers: Sequence[int]
+) -> list[dict[str, Any]]:
+    shown = []
+    for name in cache.streams:
+        stored = [clips[place].features[name] for place in mapped]
+        num_grids = stored[0][0].shape[0]
+        if any(values.shape != stored[0][0].shape for values, _ in stored):
+            raise CacheDamaged(f"{clips[0].info.get('video_id')}: grids of {name} differ in shape")
+        levels = colour_grids(stored)
+        changes: list[list[float]] = []
+        before: npt.NDArray[np.float32] | None = None
+        for at, place in enumerate(mapped):
+            clip, (values, scale) = clips[place], stored[at]
+            follows = at > 0 and numbers[place] == numbers[mapped[at - 1]] + 1
+            starts, ends = _grid_times(clip, num_grids)
+            vectors = decode_features(values, scale).mean(axis=(1, 2))[: len(starts)]
+            joined = np.concatenate([before, vectors]) if before is not None and follows else vectors
+            steps = feature_changes(joined)
+            first = len(starts) - len(steps)
+            changes += [
+                [_time(starts[first + i]), _time(ends[first + i]), round(float(step), 4)]
+                for i, step in enumerate(steps)
+            ]
+            before = vectors[-1:]
+        png = base64.b64encode(encode_maps(levels)).decode("ascii")
+        shown.append(
+            {
+                "stream": name,
+                "encoder": cache.recipe.streams[name].encoder,
+                "grids": num_grids,
+                "rows": levels.shape[2],
+                "columns": levels.shape[3],
+                "dim": stored[0][0].shape[3],
+                "mapped": list(mapped),
+                "png": f"data:image/png;base64,{png}",
+                "change": changes,
+            }
+        )
+    return shown
+
+
+def _grid_times(clip: _Clip, num_grids: int) -> tuple[list[float], list[float]]:
+    # Of the grids that see a frame which is not fill.
+    num_frames, real = len(clip.mask), int(clip.mask.sum())
+    stride = max(1, num_frames // num_grids)
+    firsts = range(0, real, stride)
+    starts = [float(clip.times[first, 0]) for first in firsts]
+    ends = [float(clip.times[min(first + stride, real) - 1, 1]) for first in firsts]
+    return starts, ends
+
+
+def _sound(cache: FeatureCache, clips: Sequence[_Clip]) -> dict[str, Any] | None:
+    audio = cache.recipe.audio
+    if audio is None:
+        return None
+    energies = [
+        [_time(float(clip.info["audio_start_seconds"])), clip.energy]
+        for clip in clips
+        if clip.energy and "audio_start_seconds" in clip.info
+    ]
+    return {
+        "encoder": audio.encoder,
+        "dim": cache.info.stamps[AUDIO]["dim"],
+        "step": round(1 / audio.tokens_per_window, 4),
+        "energies": energies,
+    }
+
+
+def _split_infos(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What all have in common, and of each the rest."""
+    common = {
+        name: value
+        for name, value in infos[0].items()
+        if all(name in info and info[name] == value for info in infos[1:])
+    }
+    own = [{n: v for n, v in info.items() if n not in common} for info in infos]
+    return {"common": common, "own": own}
+
+
+def _time(seconds: float) -> float:
+    return round(float(seconds), 4)
+
+
+def _times(pair: Sequence[float]) -> list[float]:
+    return [_time(pair[0]), _time(pair[1])]
+
+
+def _round(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -1,0 +1,436 @@
+// The time line of a video: everything lies at its true time, x = (t - start) * pixels a second.
+// Only what is in sight is in the document, so hours are no heavier than seconds.
+"use strict";
+
+reelcache.HEIGHT = 64; // of pictures and maps
+reelcache.LEAST_WIDTH = 26; // of a picture that is shown
+reelcache.GUTTER = 12; // pixels before the start and after the end
+
+// Dark violet over red to pale yellow; as of matplotlib's inferno.
+reelcache.HEAT = [[0, 0, 4], [31, 12, 72], [85, 15, 109], [136, 34, 106], [186, 54, 85], [227, 89, 51], [249, 140, 10], [249, 201, 50], [252, 255, 164]];
+
+reelcache.heat = function (share) {
+  const place = Math.min(1, Math.max(0, share)) * (reelcache.HEAT.length - 1);
+  const low = Math.min(reelcache.HEAT.length - 2, Math.floor(place));
+  const mix = (i) => Math.round(reelcache.HEAT[low][i] + (reelcache.HEAT[low + 1][i] - reelcache.HEAT[low][i]) * (place - low));
+  return `rgb(${mix(0)},${mix(1)},${mix(2)})`;
+};
+
+reelcache.file = (number, suffix) => `videos/${String(number).padStart(6, "0")}${suffix}`;
+reelcache.linkTo = (id) => `#video=${encodeURIComponent(id)}`;
+
+// One cell of a sheet of equal pictures, as a background: `scale` times its size.
+reelcache.cell = function (element, { url, columns, rows, width, height, column, row, scaleX, scaleY }) {
+  const [w, h] = [width * scaleX, height * scaleY];
+  element.style.backgroundImage = `url("${url}")`;
+  element.style.backgroundSize = `${columns * w}px ${rows * h}px`;
+  element.style.backgroundPosition = `${-column * w}px ${-row * h}px`;
+  return element;
+};
+
+reelcache.Timeline = class {
+  constructor(portrait, number, onselect) {
+    this.data = portrait;
+    this.number = number;
+    this.onselect = onselect;
+    this.selected = 0;
+    const ends = [portrait.end, ...portrait.gaps.map((gap) => gap[1]), ...portrait.events.map((event) => event[1])];
+    const starts = [portrait.start, ...portrait.gaps.map((gap) => gap[0])];
+    for (const frame of portrait.frames) {
+      starts.push(frame.times[0][0]);
+      ends.push(frame.times[Math.max(0, frame.real - 1)][1]);
+    }
+    this.start = starts.reduce((a, b) => Math.min(a, b));
+    this.end = Math.max(this.start + 0.04, ends.reduce((a, b) => Math.max(a, b)));
+    this.frameWidth = portrait.sheet ? portrait.sheet.width : reelcache.HEIGHT;
+    this.lanes = [];
+    this.build();
+  }
+
+  x(seconds) { return reelcache.GUTTER + (seconds - this.start) * this.scale; }
+  time(x) { return this.start + (x - reelcache.GUTTER) / this.scale; }
+
+  build() {
+    const { make } = reelcache;
+    this.labels = make("div", { class: "tl-labels" });
+    this.world = make("div", { class: "tl-world" });
+    this.hair = make("div", { class: "tl-hair", hidden: true });
+    this.mark = make("div", { class: "tl-mark" });
+    this.world.append(this.mark, this.hair);
+    this.view = make("div", { class: "tl-view", tabIndex: 0, role: "group",
+      "aria-label": "Time line; left and right choose a clip, plus and minus change the scale" }, this.world);
+    this.readout = make("output", { class: "tl-readout muted" });
+    const button = (text, label, act) => make("button", { type: "button", title: label, "aria-label": label, onclick: act }, text);
+    this.tools = make("div", { class: "tl-tools" },
+      button("−", "Smaller scale", () => this.zoom(0.5)), button("+", "Larger scale", () => this.zoom(2)),
+      button("Whole", "The whole video", () => this.fit()), button("Every frame", "So that every frame is seen whole", () => this.natural()),
+      make("span", { class: "spacer" }), this.readout);
+    this.element = make("div", { class: "card timeline" }, this.tools,
+      make("div", { class: "tl-body" }, this.labels, this.view));
+    this.addLanes();
+    this.view.addEventListener("scroll", () => this.later());
+    this.view.addEventListener("keydown", (event) => this.key(event));
+    this.world.addEventListener("click", (event) => this.click(event));
+    this.world.addEventListener("pointermove", (event) => this.hover(event));
+    this.world.addEventListener("pointerleave", () => { this.hair.hidden = true; this.say(); });
+    this.view.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      this.zoom(event.deltaY < 0 ? 1.25 : 0.8, event.clientX - this.view.getBoundingClientRect().left);
+    }, { passive: false });
+  }
+
+  // name, note and height of a lane; `draw(element, from, to)` shows what lies between two x.
+  lane(name, note, height, draw, kind) {
+    const { make } = reelcache;
+    const element = make("div", { class: `lane ${kind}`, style: { height: `${height}px` } });
+    this.world.append(element);
+    this.labels.append(make("div", { class: "lane-label", style: { height: `${height}px` }, title: note ? `${reelcache.shown(name)}: ${reelcache.shown(note)}` : null },
+      reelcache.name(name, { class: "lane-name" }), note && height >= 30 ? reelcache.name(note, { class: "lane-note" }) : null));
+    this.lanes.push({ element, draw, kind });
+    return element;
+  }
+
+  addLanes() {
+    const d = this.data;
+    this.lane("", "", 24, (e, a, b) => this.drawRuler(e, a, b), "ruler");
+    const some = d.chosen.length < d.starts.length ? `${d.chosen.length} of ${reelcache.count(d.starts.length, "clip")}` : "";
+    if (d.sheet) this.lane("pictures", some, reelcache.HEIGHT, (e, a, b) => this.drawPictures(e, a, b), "pictures");
+    for (const map of d.maps) {
+      const few = map.mapped.length < d.starts.length ? `, ${map.mapped.length} of ${reelcache.count(d.starts.length, "clip")}` : "";
+      this.lane(map.stream, `${map.encoder}, ${map.rows} × ${map.columns} cells${few}`, reelcache.HEIGHT, (e, a, b) => this.drawMaps(e, a, b, map), "maps");
+    }
+    this.lane("clips", "", 22, (e, a, b) => this.drawClips(e, a, b), "clips");
+    if (d.picture_change && d.picture_change.length) this.heatLane("change", "of the picture, from frame to frame", d.picture_change);
+    for (const map of d.maps) {
+      if (map.change.length) this.heatLane(`change, ${map.stream}`, "1 - cosine of the mean feature, from grid to grid", map.change);
+    }
+    if (d.static) this.areaLane("motion", "share of the picture that moves", d.static.map((s) => (s === null ? null : 1 - s)), 0, 1, 30);
+    if (d.brightness) this.lane("brightness", "", 14, (e, a, b) => this.drawBrightness(e, a, b), "canvas");
+    if (!d.sound) this.textLane("sound", "no sound in this cache");
+    else if (d.loudness) this.areaLane("sound", "loudness, -60 to 0 dB", d.loudness, -60, 0, 36, d.sound);
+    else if (d.sound.energies.some(([, values]) => values.some((v) => v !== null))) this.areaLane("sound", "energy", null, -60, 0, 36, d.sound);
+    else this.textLane("sound", "nothing is heard in this video");
+    const kinds = [...new Set(d.events.map((event) => event[2]))];
+    for (const kind of kinds) this.eventLane(kind, d.events.filter((event) => event[2] === kind));
+  }
+
+  textLane(name, text) {
+    this.lane(name, "", 22, (element) => {
+      if (!element.firstChild) element.append(reelcache.make("span", { class: "lane-text" }, text));
+    }, "text");
+  }
+
+  heatLane(name, note, changes) {
+    const sorted = changes.map((change) => change[2]).sort((a, b) => a - b);
+    const high = Math.max(1e-4, sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * 0.98))]);
+    this.lane(name, `${note}; brightest is ${high.toPrecision(2)} and more`, 22, (e, from, to) => {
+      const g = this.canvas(e, from, to);
+      for (const [start, end, value] of changes) {
+        const [a, b] = [this.x(start), this.x(end)];
+        if (b < from || a > to) continue;
+        g.fillStyle = reelcache.heat(value / high);
+        g.fillRect(a - from, 0, Math.max(1, b - a), 22);
+      }
+    }, "canvas");
+    (this.heats ||= []).push([name, changes]);
+  }
+
+  areaLane(name, note, values, low, high, height, sound) {
+    const d = this.data;
+    this.lane(name, note, height, (e, from, to) => {
+      const g = this.canvas(e, from, to);
+      const style = getComputedStyle(this.element);
+      const bar = (a, b, share) => {
+        const size = Math.max(1, share * (height - 2));
+        g.fillRect(a - from, height - size, Math.max(1, b - a - (b - a > 4 ? 1 : 0)), size);
+      };
+      if (values) {
+        g.fillStyle = style.getPropertyValue(sound ? "--bar-soft" : "--bar");
+        for (let i = this.firstClip(from); i < d.starts.length && this.x(d.starts[i]) <= to; i++) {
+          if (values[i] === null) continue;
+          bar(this.x(d.starts[i]), this.x(d.ends[i]), Math.min(1, Math.max(0, (values[i] - low) / (high - low))));
+        }
+      }
+      if (sound) {
+        const loudest = Math.max(...sound.energies.flatMap(([, all]) => all.map((v) => (v === null ? -1e9 : v))));
+        g.fillStyle = style.getPropertyValue("--bar");
+        for (const [start, energies] of sound.energies) {
+          energies.forEach((value, i) => {
+            const a = this.x(start + i * sound.step), b = this.x(start + (i + 1) * sound.step);
+            if (value === null || b < from || a > to) return;
+            bar(a, b, Math.min(1, Math.max(0, 1 + (value - loudest) / 60)));
+          });
+        }
+      }
+    }, "canvas");
+  }
+
+  eventLane(kind, events) {
+    // Events that overlap lie one below the other, in three lines at the most.
+    const lines = [];
+    const placed = events.map((event) => {
+      let line = lines.findIndex((end) => end <= event[0] + 1e-6);
+      if (line < 0) line = lines.length < 3 ? lines.push(0) - 1 : 2;
+      lines[line] = Math.max(event[1], lines[line]);
+      return { event, line };
+    });
+    this.lane(kind, "", 24 * lines.length, (element, from, to) => {
+      const nodes = [];
+      placed.forEach(({ event, line }, i) => {
+        const [start, end, , text, score] = event;
+        const a = this.x(start), b = Math.max(this.x(end), a + 2);
+        if (b < from || a > to) return;
+        const words = text || (b - a > 60 ? reelcache.duration(end - start) : "");
+        const sure = score === null ? "" : `, ${reelcache.percent(score)} sure`;
+        const left = Math.max(a, from - 4000), right = Math.min(b, to + 4000);
+        nodes.push(reelcache.make("div", {
+          class: `event ${i % 2 ? "odd" : ""}`, title: `${kind} ${reelcache.exact(start)} to ${reelcache.exact(end)}${sure}\n${reelcache.shown(text)}`,
+          style: { left: `${left}px`, width: `${right - left}px`, top: `${24 * line + 2}px` },
+        }, reelcache.name(words, { style: { position: "sticky", left: "6px" } })));
+      });
+      element.replaceChildren(...nodes);
+    }, "events");
+  }
+
+  canvas(element, from, to) {
+    const width = to - from, height = element.clientHeight, dense = window.devicePixelRatio || 1;
+    let canvas = element.firstChild;
+    if (!canvas) { canvas = reelcache.make("canvas"); element.append(canvas); }
+    canvas.width = Math.ceil(width * dense);
+    canvas.height = Math.ceil(height * dense);
+    Object.assign(canvas.style, { left: `${from}px`, width: `${width}px`, height: `${height}px` });
+    const g = canvas.getContext("2d");
+    g.scale(dense, dense);
+    return g;
+  }
+
+  firstClip(x) {
+    // The first clip that ends after x.
+    let low = 0, high = this.data.ends.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.x(this.data.ends[middle]) < x) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  drawRuler(element, from, to) {
+    const steps = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400];
+    const step = steps.find((one) => one * this.scale >= 72) || 86400;
+    const nodes = [];
+    for (let k = Math.ceil(this.time(from) / step - 1e-9); k * step <= this.time(to) + 1e-9; k++) {
+      if (k * step < this.start - step || k * step > this.end + 1e-9) continue;
+      const x = this.x(k * step);
+      if (x < 0) continue;
+      nodes.push(reelcache.make("span", { class: "tick", style: { left: `${x}px` } }, reelcache.clock(k * step, step)));
+    }
+    element.replaceChildren(...nodes);
+  }
+
+  // Those of `items` ({start, end, limit}) that have room, with the x where each must stop.
+  thin(items) {
+    const shown = [];
+    for (const item of items) {
+      const x = this.x(item.start), before = shown[shown.length - 1];
+      if (before && x < before.x + reelcache.LEAST_WIDTH - 0.01) continue;
+      if (before) before.stop = Math.min(before.stop, x);
+      shown.push({ item, x, stop: x + this.frameWidth });
+    }
+    for (const one of shown) {
+      for (const [start] of this.data.gaps) {
+        if (start >= one.item.start + 1e-6) one.stop = Math.min(one.stop, Math.max(this.x(start), one.x + 4));
+      }
+    }
+    return shown;
+  }
+
+  drawPictures(element, from, to) {
+    const d = this.data, items = [];
+    d.frames.forEach((frame, place) => {
+      if (!d.sheet.there[place]) return;
+      frame.times.slice(0, frame.real).forEach(([start, end], column) => items.push({ start, end, place, column }));
+    });
+    element.replaceChildren(...this.thin(items).filter(({ x, stop }) => stop >= from && x <= to).map(({ item, x, stop }) => {
+      const box = reelcache.make("div", { class: "frame", style: { left: `${x}px`, width: `${stop - x}px` } });
+      box.dataset.start = item.start;
+      box.dataset.clip = d.chosen[item.place];
+      reelcache.cell(box, { url: reelcache.file(this.number, ".jpg"), columns: d.sheet.frames, rows: d.chosen.length,
+        width: d.sheet.width, height: d.sheet.height, column: item.column, row: item.place, scaleX: 1, scaleY: 1 });
+      this.centre(box, stop - x);
+      return box;
+    }));
+  }
+
+  centre(box, width) {
+    // Of a picture that is cut, the middle is shown.
+    const [left, top] = box.style.backgroundPosition.split(" ").map(parseFloat);
+    box.style.backgroundPosition = `${left - Math.max(0, (this.frameWidth - width) / 2)}px ${top}px`;
+  }
+
+  drawMaps(element, from, to, map) {
+    const d = this.data, items = [], stride = Math.max(1, Math.floor(d.frames[0].times.length / map.grids));
+    map.mapped.forEach((place, row) => {
+      const frame = d.frames[place];
+      for (let grid = 0; grid * stride < frame.real; grid++) items.push({ start: frame.times[grid * stride][0], row, column: grid });
+    });
+    element.replaceChildren(...this.thin(items).filter(({ x, stop }) => stop >= from && x <= to).map(({ item, x, stop }) => {
+      const box = reelcache.make("div", { class: "frame cells", style: { left: `${x}px`, width: `${stop - x}px` } });
+      reelcache.cell(box, { url: map.png, columns: map.grids, rows: map.mapped.length, width: map.columns, height: map.rows,
+        column: item.column, row: item.row, scaleX: this.frameWidth / map.columns, scaleY: reelcache.HEIGHT / map.rows });
+      this.centre(box, stop - x);
+      return box;
+    }));
+  }
+
+  drawClips(element, from, to) {
+    const { make } = reelcache;
+    const d = this.data, nodes = [];
+    const damaged = new Set(d.damaged);
+    let i = this.firstClip(from);
+    while (i < d.starts.length && this.x(d.starts[i]) <= to) {
+      // Clips that are too narrow to be told apart become one block.
+      let last = i;
+      while (last + 1 < d.starts.length && this.x(d.ends[last]) - this.x(d.starts[i]) < 5 &&
+             Math.abs(d.starts[last + 1] - d.ends[last]) < 1e-3 && damaged.has(last + 1) === damaged.has(i)) last++;
+      const a = this.x(d.starts[i]), b = this.x(d.ends[last]);
+      const what = last > i ? `clips ${d.number[i]} to ${d.number[last]}` : `clip ${d.number[i]}`;
+      const box = make("div", { class: `clip${damaged.has(i) ? " damaged" : ""}`, title: `${what}: ${reelcache.exact(d.starts[i])} to ${reelcache.exact(d.ends[last])}`,
+        style: { left: `${a}px`, width: `${Math.max(1, b - a - (b - a > 4 ? 1 : 0))}px` } }, b - a > 28 ? String(d.number[i]) : "");
+      box.dataset.clip = i;
+      nodes.push(box);
+      i = last + 1;
+    }
+    for (const [start, end, reason, count] of d.gaps) {
+      const a = this.x(start), b = this.x(end);
+      if (b < from || a > to) continue;
+      nodes.push(make("div", { class: "gap", title: `${reelcache.count(count, "clip")} missing: ${reason}, ${reelcache.exact(start)} to ${reelcache.exact(end)}`,
+        style: { left: `${a}px`, width: `${Math.max(3, b - a - 1)}px` } }, b - a > 70 ? `${count} missing: ${reason}` : ""));
+    }
+    element.replaceChildren(...nodes);
+  }
+
+  drawBrightness(element, from, to) {
+    const d = this.data, g = this.canvas(element, from, to);
+    for (let i = this.firstClip(from); i < d.starts.length && this.x(d.starts[i]) <= to; i++) {
+      if (d.brightness[i] === null) continue;
+      const level = Math.round(255 * d.brightness[i]);
+      g.fillStyle = `rgb(${level},${level},${level})`;
+      g.fillRect(this.x(d.starts[i]) - from, 0, Math.max(1, this.x(d.ends[i]) - this.x(d.starts[i])), 14);
+    }
+  }
+
+  show() {
+    // Once it is in the document and has a width.
+    if (this.scale === undefined) this.fit();
+    else this.rescale(this.scale);
+  }
+
+  get room() { return Math.max(200, this.view.clientWidth - 2 * reelcache.GUTTER); }
+  get least() { return this.room / (this.end - this.start); }
+
+  fit() { this.fitted = true; this.rescale(this.least); }
+
+  natural() {
+    // Such that the closest two frames do not cover each other.
+    let gap = Infinity;
+    for (const frame of this.data.frames) {
+      for (let i = 1; i < frame.real; i++) gap = Math.min(gap, frame.times[i][0] - frame.times[i - 1][0]);
+    }
+    if (!Number.isFinite(gap) || gap <= 0) gap = Math.max(0.04, this.data.ends[0] - this.data.starts[0]);
+    this.fitted = false;
+    this.rescale(Math.max(this.least, (this.frameWidth + 2) / gap), this.data.starts[this.selected]);
+  }
+
+  zoom(factor, at) {
+    const x = at === undefined ? this.view.clientWidth / 2 : at;
+    const time = this.time(this.view.scrollLeft + x);
+    this.fitted = this.scale * factor <= this.least;
+    this.rescale(Math.max(this.least, this.scale * factor), time, x);
+  }
+
+  rescale(scale, time, at) {
+    const most = 2e7 / (this.end - this.start); // what a browser can scroll over
+    this.scale = Math.min(scale, Math.max(this.least, most), 20000);
+    this.world.style.width = `${(this.end - this.start) * this.scale + 2 * reelcache.GUTTER}px`;
+    if (time !== undefined) this.view.scrollLeft = this.x(time) - (at === undefined ? this.view.clientWidth / 3 : at);
+    this.draw();
+  }
+
+  later() {
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame(() => { this.waiting = false; this.draw(); });
+  }
+
+  draw() {
+    const from = Math.max(0, this.view.scrollLeft - 200);
+    const to = Math.min(this.world.clientWidth, this.view.scrollLeft + this.view.clientWidth + 200);
+    for (const lane of this.lanes) lane.draw(lane.element, from, to);
+    this.drawMark();
+  }
+
+  drawMark() {
+    const d = this.data, a = this.x(d.starts[this.selected]), b = this.x(d.ends[this.selected]);
+    Object.assign(this.mark.style, { left: `${a - 1}px`, width: `${Math.max(4, b - a)}px` });
+  }
+
+  clipAt(seconds) {
+    const d = this.data;
+    let found = this.firstClip(this.x(seconds) + 1e-9);
+    if (found > 0 && (found >= d.starts.length || d.starts[found] > seconds) ) {
+      const after = found < d.starts.length ? d.starts[found] - seconds : Infinity;
+      if (seconds - d.ends[found - 1] < after) found--;
+    }
+    return Math.min(found, d.starts.length - 1);
+  }
+
+  select(clip, inSight) {
+    this.selected = Math.min(this.data.starts.length - 1, Math.max(0, clip));
+    this.drawMark();
+    if (inSight) {
+      const a = this.x(this.data.starts[this.selected]), b = this.x(this.data.ends[this.selected]);
+      if (a < this.view.scrollLeft || b > this.view.scrollLeft + this.view.clientWidth) this.view.scrollLeft = a - this.view.clientWidth / 3;
+    }
+    this.onselect(this.selected);
+  }
+
+  click(event) {
+    const box = event.target.closest("[data-clip]");
+    const seconds = this.time(event.clientX - this.world.getBoundingClientRect().left);
+    this.select(box && !box.classList.contains("clip") ? Number(box.dataset.clip) : this.clipAt(seconds));
+  }
+
+  key(event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -1e9, End: 1e9 }[event.key];
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    if (step !== undefined) this.select(this.selected + step, true);
+    else if (event.key === "+" || event.key === "=") this.zoom(2);
+    else if (event.key === "-") this.zoom(0.5);
+    else if (event.key === "0") this.fit();
+    else return;
+    event.preventDefault();
+  }
+
+  hover(event) {
+    const x = event.clientX - this.world.getBoundingClientRect().left;
+    this.hair.hidden = false;
+    this.hair.style.left = `${x}px`;
+    this.say(this.time(x));
+  }
+
+  say(seconds) {
+    if (seconds === undefined) { this.readout.textContent = ""; return; }
+    const d = this.data, clip = this.clipAt(seconds), parts = [reelcache.exact(seconds)];
+    const gap = d.gaps.find(([start, end]) => start <= seconds && seconds < end);
+    if (gap) parts.push(`missing: ${gap[2]}`);
+    else if (d.starts[clip] <= seconds && seconds < d.ends[clip]) parts.push(`clip ${d.number[clip]}`);
+    for (const [name, changes] of this.heats || []) {
+      const change = changes.find(([start, end]) => start <= seconds && seconds < end);
+      if (change) parts.push(`${reelcache.shown(name)} ${change[2].toPrecision(2)}`);
+    }
+    if (d.loudness && d.loudness[clip] !== null) parts.push(`${d.loudness[clip].toFixed(0)} dB`);
+    this.readout.textContent = parts.join("   ");
+  }
+};
