@@ -1,7 +1,8 @@
 """Feature maps: grids of features as pictures, in colours by their principal components.
 
-Cells of like features have like colours, all over one video. Between videos, and between streams,
-colours say nothing.
+Cells of like features have like colours, all over one video: the first component is lightness, the
+second goes from green to red and the third from blue to yellow (the axes of Oklab, Ottosson 2020,
+in which equal steps look equal). Between videos, and between streams, colours say nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from schemas.compact import decode_features
 
 MOST_CELLS = 512
 """Cells of a video that its components are taken from; more change no colour that an eye sees."""
-LEVELS = 6
-"""Of each of red, green and blue: the 216 colours fit into one byte a cell."""
-_SHOWN = (2, 98)
-"""Percentiles that become the darkest and the brightest: a few cells are far from all others."""
+LEVELS = (10, 5, 5)
+"""Of the three components: the 250 colours fit into one byte a cell."""
+_SHOWN = (2, 50, 98)
+"""Percentiles that become 0, a half and 1: a few cells are far from all others."""
 
 Stored = tuple[npt.NDArray[np.generic], npt.NDArray[np.float32] | None]
 """(G, H, W, D) features as they lie in a shard, and their scale."""
@@ -28,9 +29,9 @@ Stored = tuple[npt.NDArray[np.generic], npt.NDArray[np.float32] | None]
 def colour_grids(clips: Sequence[Stored]) -> npt.NDArray[np.uint8]:
     """(N, G, H, W, 3) uint8 in [0, LEVELS) of the grids of N clips of one stream of one video.
 
-    The three directions of greatest variance are red, green and blue. Of each the sign is such that
-    its entry of greatest size is positive, so the same features have the same colours every time.
-    What is NaN or infinite is 0.
+    Along the three directions of greatest variance; of each the sign is such that its entry of
+    greatest size is positive, so the same features have the same colours every time. What is NaN or
+    infinite is 0.
     """
     cells_SD = _sample_cells(clips)
     mean_D = cells_SD.mean(axis=0)
@@ -68,7 +69,7 @@ def encode_maps(levels: npt.NDArray[np.uint8]) -> bytes:
     from PIL import Image
 
     num_clips, num_grids, height, width, _ = levels.shape
-    codes = levels.astype(np.int32) @ np.array([LEVELS * LEVELS, LEVELS, 1])
+    codes = levels.astype(np.int32) @ np.array([LEVELS[1] * LEVELS[2], LEVELS[2], 1])
     sheet = codes.transpose(0, 2, 1, 3).reshape(num_clips * height, num_grids * width)
     image = Image.fromarray(sheet.astype(np.uint8), mode="P")
     image.putpalette(_PALETTE)
@@ -89,17 +90,46 @@ def _sample_cells(clips: Sequence[Stored]) -> npt.NDArray[np.float32]:
 
 
 def _to_levels(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-    flat = values.reshape(-1, 3)
-    low, high = np.percentile(flat, _SHOWN, axis=0)
-    spread = np.where(high > low, high - low, 1)
-    scaled = np.clip((values - low) / spread, 0, 1)
-    scaled[..., high <= low] = 0.5  # no variance in this direction
-    return np.minimum((scaled * LEVELS).astype(np.uint8), LEVELS - 1)
+    levels = np.empty(values.shape, dtype=np.uint8)
+    for channel, most in enumerate(LEVELS):
+        own = values[..., channel]
+        low, middle, high = np.percentile(own, _SHOWN).tolist()
+        if high > low:
+            # Half of the cells on either side of the middle: features that are mostly 0 are skewed.
+            # Half way to that, so that what is alike stays alike.
+            straight = np.clip((own - low) / (high - low), 0, 1)
+            evened = np.interp(own, [low, max(low, middle), high], [0, 0.5, 1])
+            shares = (straight + evened) / 2
+        else:
+            shares = np.full(own.shape, 0.5)  # no variance in this direction
+        levels[..., channel] = np.minimum((shares * most).astype(np.uint8), most - 1)
+    return levels
 
 
 def _palette() -> bytes:
-    steps = [round(255 * level / (LEVELS - 1)) for level in range(LEVELS)]
-    return bytes(value for r in steps for g in steps for b in steps for value in (r, g, b))
+    lightness, reds, yellows = (np.linspace(0, 1, count) for count in LEVELS)
+    steps = np.stack(np.meshgrid(lightness, reds, yellows, indexing="ij"), axis=-1).reshape(-1, 3)
+    lab = np.array([0.30, -0.13, -0.13]) + steps * np.array([0.62, 0.27, 0.25])
+    linear = (lab @ _LAB_TO_LMS.T) ** 3 @ _LMS_TO_RGB.T
+    clipped = np.clip(linear, 0, 1)
+    encoded = np.where(
+        clipped <= 0.0031308, 12.92 * clipped, 1.055 * clipped ** (1 / 2.4) - 0.055
+    )  # IEC 61966-2-1
+    return np.rint(255 * encoded).astype(np.uint8).tobytes()
 
 
+_LAB_TO_LMS = np.array(
+    [
+        [1, 0.3963377774, 0.2158037573],
+        [1, -0.1055613458, -0.0638541728],
+        [1, -0.0894841775, -1.2914855480],
+    ]
+)
+_LMS_TO_RGB = np.array(
+    [
+        [4.0767416621, -3.3077115913, 0.2309699292],
+        [-1.2684380046, 2.6097574011, -0.3413193965],
+        [-0.0041960863, -0.7034186147, 1.7076147010],
+    ]
+)
 _PALETTE = _palette()

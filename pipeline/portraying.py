@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,6 @@ from pipeline.overview import VideoFacts
 from pipeline.peeking import peek
 from pipeline.picturing import Sheet, feature_changes, make_sheet, picture_changes
 from schemas.compact import decode_features
-from schemas.errors import CacheDamaged
 from schemas.event import Event
 from schemas.quality import QUALITY_COLUMNS
 from schemas.recipe import AUDIO
@@ -91,6 +90,7 @@ def portray(
     ]
     sheet = make_sheet([clip.preview for clip in clips], num_frames=len(clips[0].mask))
     index = _index_columns(cache, video.keys)
+    numbers, step = [index["number"][i] for i in chosen], 1 / cache.recipe.sampling.fps
     data = {
         "id": video.video_id,
         "uris": list(video.uris),
@@ -104,8 +104,8 @@ def portray(
             for clip in clips
         ],
         "sheet": _describe_sheet(sheet),
-        "picture_change": _picture_changes(sheet, clips, numbers=index["number"], chosen=chosen),
-        "maps": _maps(cache, clips, mapped, numbers=[index["number"][i] for i in chosen]),
+        "picture_change": None if sheet is None else _picture_changes(sheet, clips, numbers, step),
+        "maps": _maps(cache, clips, mapped, numbers, step),
         "sound": _sound(cache, clips),
         "events": [
             [_time(e.start_seconds), _time(e.end_seconds), e.kind, e.text, e.score]
@@ -193,95 +193,102 @@ def _describe_sheet(sheet: Sheet | None) -> dict[str, Any] | None:
 
 
 def _picture_changes(
-    sheet: Sheet | None, clips: Sequence[_Clip], *, numbers: Sequence[int], chosen: Sequence[int]
-) -> list[list[float]] | None:
-    """[start, end, change] for each frame whose frame before is known."""
-    if sheet is None:
-        return None
-    changes: list[list[float]] = []
-    before: npt.NDArray[np.uint8] | None = None
+    sheet: Sheet, clips: Sequence[_Clip], numbers: Sequence[int], step: float
+) -> list[list[float]]:
+    runs = _Runs(step)
     for place, clip in enumerate(clips):
-        real = int(clip.mask.sum())
-        follows = place > 0 and numbers[chosen[place]] == numbers[chosen[place - 1]] + 1
-        frames = sheet.frames[place, :real]
+        frames = sheet.frames[place, : int(clip.mask.sum())]
+        starts = clip.times[: len(frames), 0].tolist()
         if sheet.there[place]:
-            joined = frames if before is None or not follows else np.concatenate([before, frames])
-            values = picture_changes(joined)
-            times = clip.times[:real][real - len(values) :]
-            changes += [
-                [_time(start), _time(end), round(float(value), 4)]
-                for (start, end), value in zip(times, values, strict=True)
-            ]
-        before = frames[-1:] if sheet.there[place] and real else None
-    return changes
+            runs.add(numbers[place], starts, frames, picture_changes)
+    return runs.changes
 
 
 def _maps(
-    cache: FeatureCache, clips: Sequence[_Clip], mapped: Sequence[int], *, numbers: Sequence[int]
+    cache: FeatureCache,
+    clips: Sequence[_Clip],
+    mapped: Sequence[int],
+    numbers: Sequence[int],
+    step: float,
 ) -> list[dict[str, Any]]:
     shown = []
     for name in cache.streams:
         stored = [clips[place].features[name] for place in mapped]
-        num_grids = stored[0][0].shape[0]
-        if any(values.shape != stored[0][0].shape for values, _ in stored):
-            raise CacheDamaged(f"{clips[0].info.get('video_id')}: grids of {name} differ in shape")
-        levels = colour_grids(stored)
-        changes: list[list[float]] = []
-        before: npt.NDArray[np.float32] | None = None
-        for at, place in enumerate(mapped):
-            clip, (values, scale) = clips[place], stored[at]
-            follows = at > 0 and numbers[place] == numbers[mapped[at - 1]] + 1
-            starts, ends = _grid_times(clip, num_grids)
+        shape = stored[0][0].shape
+        if any(values.shape != shape for values, _ in stored):
+            raise cache.damaged(f"{clips[0].info.get('video_id')}: grids of {name} differ in shape")
+        stride = max(1, len(clips[0].mask) // shape[0])
+        runs = _Runs(step * stride)
+        for place, (values, scale) in zip(mapped, stored, strict=True):
+            # Of the grids that see a frame which is not fill.
+            starts = clips[place].times[: int(clips[place].mask.sum()) : stride, 0].tolist()
             vectors = decode_features(values, scale).mean(axis=(1, 2))[: len(starts)]
-            joined = np.concatenate([before, vectors]) if before is not None and follows else vectors
-            steps = feature_changes(joined)
-            first = len(starts) - len(steps)
-            changes += [
-                [_time(starts[first + i]), _time(ends[first + i]), round(float(step), 4)]
-                for i, step in enumerate(steps)
-            ]
-            before = vectors[-1:]
-        png = base64.b64encode(encode_maps(levels)).decode("ascii")
+            runs.add(numbers[place], starts, vectors, feature_changes)
+        png = base64.b64encode(encode_maps(colour_grids(stored))).decode("ascii")
         shown.append(
             {
                 "stream": name,
                 "encoder": cache.recipe.streams[name].encoder,
-                "grids": num_grids,
-                "rows": levels.shape[2],
-                "columns": levels.shape[3],
-                "dim": stored[0][0].shape[3],
+                "grids": shape[0],
+                "rows": shape[1],
+                "columns": shape[2],
+                "dim": shape[3],
                 "mapped": list(mapped),
                 "png": f"data:image/png;base64,{png}",
-                "change": changes,
+                "change": runs.changes,
             }
         )
     return shown
 
 
-def _grid_times(clip: _Clip, num_grids: int) -> tuple[list[float], list[float]]:
-    # Of the grids that see a frame which is not fill.
-    num_frames, real = len(clip.mask), int(clip.mask.sum())
-    stride = max(1, num_frames // num_grids)
-    firsts = range(0, real, stride)
-    starts = [float(clip.times[first, 0]) for first in firsts]
-    ends = [float(clip.times[min(first + stride, real) - 1, 1]) for first in firsts]
-    return starts, ends
+class _Runs:
+    """The changes of clips that follow each other, from each frame or grid to the next."""
+
+    def __init__(self, step: float) -> None:
+        self.changes: list[list[float]] = []
+        """[start, end, change] of each whose predecessor is known; until the next one is due."""
+        self._step = step
+        self._before: npt.NDArray[Any] | None = None
+        self._number = -1
+
+    def add(
+        self,
+        number: int,
+        starts: list[float],
+        values: npt.NDArray[Any],
+        measure: Callable[[npt.NDArray[Any]], npt.NDArray[np.float64]],
+    ) -> None:
+        """Those of the clip `number`; its frames or grids begin at `starts`."""
+        if self._before is not None and number == self._number + 1:
+            values = np.concatenate([self._before, values])
+        steps = measure(values)
+        first = len(starts) - len(steps)
+        ends = [*starts[1:], starts[-1] + self._step] if starts else []
+        self.changes += [
+            [_time(start), _time(end), round(float(step), 4)]
+            for start, end, step in zip(starts[first:], ends[first:], steps, strict=True)
+        ]
+        self._before, self._number = values[-1:], number
 
 
 def _sound(cache: FeatureCache, clips: Sequence[_Clip]) -> dict[str, Any] | None:
     audio = cache.recipe.audio
     if audio is None:
         return None
-    energies = [
-        [_time(float(clip.info["audio_start_seconds"])), clip.energy]
-        for clip in clips
+    places = [
+        place
+        for place, clip in enumerate(clips)
         if clip.energy and "audio_start_seconds" in clip.info
     ]
     return {
         "encoder": audio.encoder,
         "dim": cache.info.stamps[AUDIO]["dim"],
         "step": round(1 / audio.tokens_per_window, 4),
-        "energies": energies,
+        "places": places,
+        "energies": [
+            [_time(float(clips[place].info["audio_start_seconds"])), clips[place].energy]
+            for place in places
+        ],
     }
 
 

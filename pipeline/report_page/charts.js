@@ -136,7 +136,7 @@ reelcache.drawTotals = function (cache, table, rejects) {
     ["tokens", short(sum("tokens")), `${count(cache.tokens_per_clip)} a clip`],
     ["bytes", reelcache.bytes(sum("bytes")), seconds ? `${reelcache.bytes((sum("bytes") / seconds) * 3600)} an hour` : ""],
     ["sound", videos ? reelcache.percent(heard / videos) : "none", "of videos have a track"],
-    ["rejected", count(rejects.count), rejects.count ? `${count(rejects.retryable)} may succeed later` : "every source is cached"],
+    ["rejected", count(rejects.count), !rejects.count ? "every source is cached" : rejects.retryable ? `${count(rejects.retryable)} may succeed later` : "for good"],
   ];
   return tiles.map(([name, value, note]) =>
     make("div", { class: "tile" }, make("div", { class: "tile-name" }, name),

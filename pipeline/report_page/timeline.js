@@ -86,7 +86,7 @@ reelcache.Timeline = class {
     const element = make("div", { class: `lane ${kind}`, style: { height: `${height}px` } });
     this.world.append(element);
     this.labels.append(make("div", { class: "lane-label", style: { height: `${height}px` }, title: note ? `${reelcache.shown(name)}: ${reelcache.shown(note)}` : null },
-      reelcache.name(name, { class: "lane-name" }), note && height >= 30 ? reelcache.name(note, { class: "lane-note" }) : null));
+      reelcache.name(name, { class: "lane-name" }), note && height >= 48 ? reelcache.name(note, { class: "lane-note" }) : null));
     this.lanes.push({ element, draw, kind });
     return element;
   }
@@ -141,7 +141,9 @@ reelcache.Timeline = class {
     this.lane(name, note, height, (e, from, to) => {
       const g = this.canvas(e, from, to);
       const style = getComputedStyle(this.element);
-      const bar = (a, b, share) => {
+      const bar = (a, right, share) => {
+        const b = Math.min(right, this.x(this.end));
+        if (b <= a) return;
         const size = Math.max(1, share * (height - 2));
         g.fillRect(a - from, height - size, Math.max(1, b - a - (b - a > 4 ? 1 : 0)), size);
       };
@@ -153,17 +155,33 @@ reelcache.Timeline = class {
         }
       }
       if (sound) {
-        const loudest = Math.max(...sound.energies.flatMap(([, all]) => all.map((v) => (v === null ? -1e9 : v))));
+        const top = this.fullScale(sound);
         g.fillStyle = style.getPropertyValue("--bar");
         for (const [start, energies] of sound.energies) {
           energies.forEach((value, i) => {
             const a = this.x(start + i * sound.step), b = this.x(start + (i + 1) * sound.step);
             if (value === null || b < from || a > to) return;
-            bar(a, b, Math.min(1, Math.max(0, 1 + (value - loudest) / 60)));
+            bar(a, b, Math.min(1, Math.max(0, 1 + (value - top) / 60)));
           });
         }
       }
     }, "canvas");
+  }
+
+  fullScale(sound) {
+    // Energies are decibels up to a constant: the loudness of clips tells it, else the loudest is the top.
+    const d = this.data, tops = [];
+    let loudest = -Infinity;
+    sound.energies.forEach(([, values], place) => {
+      const heard = values.filter((value) => value !== null);
+      for (const value of heard) loudest = Math.max(loudest, value);
+      const loudness = d.loudness && d.loudness[d.chosen[sound.places[place]]];
+      if (!heard.length || loudness === null || loudness === undefined) return;
+      const power = heard.reduce((sum, value) => sum + 10 ** (value / 10), 0) / heard.length;
+      tops.push(10 * Math.log10(power) - loudness);
+    });
+    tops.sort((a, b) => a - b);
+    return tops.length ? tops[tops.length >> 1] : loudest;
   }
 
   eventLane(kind, events) {
@@ -224,7 +242,8 @@ reelcache.Timeline = class {
       if (k * step < this.start - step || k * step > this.end + 1e-9) continue;
       const x = this.x(k * step);
       if (x < 0) continue;
-      nodes.push(reelcache.make("span", { class: "tick", style: { left: `${x}px` } }, reelcache.clock(k * step, step)));
+      const last = x + 64 > this.world.clientWidth;
+      nodes.push(reelcache.make("span", { class: last ? "tick last" : "tick", style: { left: `${x}px` } }, reelcache.clock(k * step, step)));
     }
     element.replaceChildren(...nodes);
   }

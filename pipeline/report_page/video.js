@@ -36,7 +36,7 @@ reelcache.drawVideo = function (box, number, portrait, app) {
   if (mapped < d.chosen.length) notes.push(`Maps are of ${mapped}.`);
   if (!d.sheet) notes.push("The cache has no previews: its recipe turns them off.");
   if (d.num_events > d.events.length) notes.push(`Events are the first ${d.events.length} of ${count(d.num_events)}.`);
-  if (d.maps.length) notes.push("Cells of a map that are alike in their features are alike in colour, all over this video; the three main components are red, green and blue.");
+  if (d.maps.length) notes.push("Cells of a map that are alike in their features are alike in colour, all over this video.");
   const others = app.cluster(number);
   box.replaceChildren(nav, heading,
     make("div", { class: "uris" }, ...(d.uris.length ? d.uris : [d.id]).map((uri) => make("div", {}, name(uri)))),
