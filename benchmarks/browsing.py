@@ -57,7 +57,9 @@ def open_browser() -> Iterator[Any]:
             browser.close()
 
 
-def visit(browser: Any, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> Visit:
+def visit(
+    browser: Any, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False
+) -> Visit:
     """Open a file; when it returns, its scripts have run."""
     scheme = "dark" if dark else "light"
     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)

@@ -44,7 +44,9 @@ def colour_grids(clips: Sequence[Stored]) -> npt.NDArray[np.uint8]:
     return _to_levels(values)
 
 
-def principal_components(centred_SD: npt.NDArray[np.float32], *, most: int) -> npt.NDArray[np.float32]:
+def principal_components(
+    centred_SD: npt.NDArray[np.float32], *, most: int
+) -> npt.NDArray[np.float32]:
     """(D, C <= most) orthonormal columns, by falling variance; fewer where there is no variance.
 
     By the eigenvectors of the smaller one of the two products of the matrix with itself.
@@ -54,7 +56,7 @@ def principal_components(centred_SD: npt.NDArray[np.float32], *, most: int) -> n
     product = centred_SD @ centred_SD.T if wide else centred_SD.T @ centred_SD
     variances, vectors = np.linalg.eigh(product.astype(np.float64))
     order = np.argsort(variances)[::-1][:most]
-    order = order[variances[order] > max(1e-9 * variances[-1], 1e-12)]
+    order = order[variances[order] > max(1e-6 * variances[-1], 1e-12)]
     components = vectors[:, order]
     if wide:
         components = centred_SD.T.astype(np.float64) @ components

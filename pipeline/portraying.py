@@ -97,7 +97,9 @@ def portray(
         "start": _time(video.start_seconds),
         "end": _time(video.end_seconds),
         **index,
-        "gaps": [[_time(g.start_seconds), _time(g.end_seconds), g.reason, g.num_clips] for g in gaps],
+        "gaps": [
+            [_time(g.start_seconds), _time(g.end_seconds), g.reason, g.num_clips] for g in gaps
+        ],
         "chosen": chosen,
         "frames": [
             {"times": [_times(pair) for pair in clip.times.tolist()], "real": int(clip.mask.sum())}
