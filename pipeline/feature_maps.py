@@ -85,10 +85,11 @@ def _sample_cells(clips: Sequence[Stored]) -> npt.NDArray[np.float32]:
     per_clip = max(1, MOST_CELLS // len(clips))
     parts = []
     for features, scale in clips:
-        cells = features.reshape(-1, features.shape[-1])
-        which = np.linspace(0, len(cells) - 1, min(per_clip, len(cells))).round().astype(np.int64)
-        parts.append(decode_features(cells[which], scale))
-    return np.nan_to_num(np.concatenate(parts), posinf=0, neginf=0)
+        flat = features.reshape(-1, features.shape[-1])
+        which = np.linspace(0, len(flat) - 1, min(per_clip, len(flat))).round().astype(np.int64)
+        parts.append(decode_features(flat[which], scale))
+    cells: npt.NDArray[np.float32] = np.nan_to_num(np.concatenate(parts), posinf=0, neginf=0)
+    return cells
 
 
 def _to_levels(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
@@ -117,7 +118,7 @@ def _palette() -> bytes:
     encoded = np.where(
         clipped <= 0.0031308, 12.92 * clipped, 1.055 * clipped ** (1 / 2.4) - 0.055
     )  # IEC 61966-2-1
-    return np.rint(255 * encoded).astype(np.uint8).tobytes()
+    return bytes(np.rint(255 * encoded).astype(np.uint8).ravel().tolist())
 
 
 _LAB_TO_LMS = np.array(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,14 +109,6 @@ def frame_rate(probe: Probe) -> float | None:
     if not probe.average_fps and probe.num_packets > 1 and lasts > 0:
         return (probe.num_packets - 1) / lasts
     return probe.average_fps or None
-
-
-def count_values(values: list[str], *, most: int) -> dict[str, int]:
-    """How often each is there, the commonest `most` first and `other` last."""
-    counts = Counter(values)
-    shown = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most])
-    rest = counts.total() - sum(shown.values())
-    return shown | ({"other": rest} if rest else {})
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -63,7 +63,9 @@ def make_sheet(previews: Sequence[bytes | memoryview | None], *, num_frames: int
 def picture_changes(frames_THWC: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
     """(T - 1,) in [0, 1]: the mean difference of brightness from each frame to the next."""
     luma_THW = frames_THWC.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
-    return np.abs(np.diff(luma_THW, axis=0)).mean(axis=(1, 2), dtype=np.float64) / 255
+    steps_T: npt.NDArray[np.float64]
+    steps_T = np.abs(np.diff(luma_THW, axis=0)).mean(axis=(1, 2), dtype=np.float64)
+    return steps_T / 255
 
 
 def feature_changes(vectors_GD: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -72,7 +74,8 @@ def feature_changes(vectors_GD: npt.NDArray[np.float32]) -> npt.NDArray[np.float
     products = (vectors_GD[1:] * vectors_GD[:-1]).sum(axis=1)
     size = lengths[1:] * lengths[:-1]
     cosines = np.divide(products, size, out=np.ones_like(products), where=size > 0)
-    return np.maximum(0.0, 1 - cosines.astype(np.float64))
+    changes: npt.NDArray[np.float64] = np.maximum(0.0, 1 - cosines.astype(np.float64))
+    return changes
 
 
 def _read_strip(data: bytes | memoryview, num_frames: int) -> npt.NDArray[np.uint8] | None:

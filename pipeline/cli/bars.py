@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import click
@@ -30,12 +31,11 @@ def sparkline(
 ) -> str:
     """A character a value, between `low` and `high`; a space where it is None.
 
-    Of more than `width` values each character is the largest of those that fall to it.
+    Of more than `width` values each character is the mean of those that fall to it.
     """
     if width is not None and len(values) > width:
         edges = [round(i * len(values) / width) for i in range(width + 1)]
-        parts = (values[a:b] for a, b in zip(edges, edges[1:], strict=False))
-        values = [max((v for v in part if v is not None), default=None) for part in parts]
+        values = [_mean(values[a:b]) for a, b in itertools.pairwise(edges)]
     return "".join(" " if value is None else _height(value, low, high) for value in values)
 
 
@@ -50,3 +50,8 @@ def print_bars(histogram: dict[str, int]) -> None:
 def _height(value: float, low: float, high: float) -> str:
     share = 0.0 if high <= low else (value - low) / (high - low)
     return _HEIGHTS[min(7, max(0, int(share * 8)))]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

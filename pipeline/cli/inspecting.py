@@ -23,30 +23,37 @@ from pipeline.cli.show import (
 from schemas.errors import CacheDamaged, UsageError
 
 if TYPE_CHECKING:
+    from pipeline.cache import FeatureCache
     from pipeline.places import Place
 
 EPILOG = """\b
 Examples:
   pipeline inspect cache/
   pipeline inspect cache/shards/train-000000-3fa9c1d2.tar
+  pipeline inspect cache/::v0123456789abcdef
   pipeline inspect cache/::v0123456789abcdef_000000 --json
   pipeline inspect s3://bucket/cache"""
 
 SHOWN = 20
+MOTION_WIDTH = 16
+"""Characters of a line of small bars, one or more clips each."""
 
 
 @click.command(epilog=EPILOG, no_args_is_help=True)
-@click.argument("target", metavar="CACHE|SHARD.tar|CACHE::KEY")
+@click.argument("target", metavar="CACHE|SHARD.tar|CACHE::VIDEO|CACHE::KEY")
 @click.option("--all", "show_all", is_flag=True, help=f"All rows, not the first {SHOWN}.")
 @common_options
 def inspect(*, target: str, show_all: bool, as_json: bool, quiet: bool, loud: bool) -> None:
-    """Look into a cache, a shard or one sample: shapes, dtypes, bytes, times."""
+    """Look into a cache, a shard, a video or one sample: shapes, dtypes, bytes, times.
+
+    VIDEO is an id, one that was given, or a uri.
+    """
     set_verbosity(quiet=quiet, loud=loud)
     from pipeline.places import is_file, to_place
 
     cache, separator, key = target.partition("::")
     if separator:
-        _inspect_sample(cache, key, as_json=as_json)
+        _inspect_part(cache, key, show_all=show_all, as_json=as_json)
     elif target.endswith(".tar") or is_file(to_place(target)):
         _inspect_shard(to_place(target), show_all=show_all, as_json=as_json)
     else:
@@ -105,22 +112,54 @@ def _inspect_cache(path: str, *, show_all: bool, as_json: bool) -> None:
         click.echo()
         print_table(("member", "encoder", "shape", "dtype"), list(_stream_rows(cache)))
         click.echo()
+        _print_sizes(cache)
+        click.echo()
         shown = videos if show_all else videos[:SHOWN]
-        print_table(
-            ("first key", "clips", "start", "end", "damage", "source"),
-            [
-                (
-                    video["first_key"],
-                    video["clips"],
-                    video["start_seconds"],
-                    video["end_seconds"],
-                    video["damage"] or "-",
-                    PurePath(video["source"]).name,
-                )
-                for video in shown
-            ],
-        )
+        _print_videos(cache, shown)
         _say_rest(len(videos) - len(shown), "video")
+
+
+def _print_sizes(cache: FeatureCache) -> None:
+    from collections import Counter
+
+    from pipeline.cli.bars import bar
+
+    sizes: Counter[str] = Counter()
+    extents = cache.extents
+    for name, size in zip(extents.name_codes.tolist(), extents.member_bytes.tolist(), strict=True):
+        sizes[extents.names[name]] += size
+    largest = max(sizes.values(), default=0)
+    print_table(
+        ("member", "in all", ""),
+        [(name, size_text(size), bar(size, largest=largest)) for name, size in sizes.most_common()],
+    )
+
+
+def _print_videos(cache: FeatureCache, videos: list[dict[str, Any]]) -> None:
+    from pipeline.cli.bars import sparkline
+    from pipeline.cli.inspecting_video import motion_of
+
+    motions = [
+        [motion_of(cache.row(key).quality) for key in cache.videos[video["video_id"]]]
+        for video in videos
+    ]
+    judged = any(value is not None for values in motions for value in values)
+    header = ("first key", "clips", "start", "end", "damage", *(["motion"] * judged), "source")
+    print_table(
+        header,
+        [
+            (
+                video["first_key"],
+                video["clips"],
+                video["start_seconds"],
+                video["end_seconds"],
+                video["damage"] or "-",
+                *([sparkline(values, low=0, high=1, width=MOTION_WIDTH)] * judged),
+                PurePath(video["source"]).name,
+            )
+            for video, values in zip(videos, motions, strict=True)
+        ],
+    )
 
 
 def _video_rows(cache: Any) -> Iterator[dict[str, Any]]:
@@ -233,53 +272,78 @@ def _describe_member(name: str, head: bytes, num_bytes: int) -> dict[str, Any]:
     return {"name": name, "dtype": dtype, "shape": shape, "bytes": num_bytes}
 
 
-def _inspect_sample(path: str, key: str, *, as_json: bool) -> None:
+def _inspect_part(path: str, name: str, *, show_all: bool, as_json: bool) -> None:
     from pipeline.cache import open_cache
+    from pipeline.cli.inspecting_video import inspect_video
 
-    if not key:
+    if not name:
         raise UsageError(
             f"{path}:: names no key", hint=f"see: pipeline inspect {shlex.quote(str(path))}"
         )
     with open_cache(path) as cache:
-        if key in cache.videos and key not in cache:
-            raise UsageError(
-                f"{key!r} is a video of {count_text(len(cache.videos[key]), 'sample')}",
-                hint=f"its first sample is {path}::{cache.videos[key][0]}",
-            )
-        row, sample = cache.row(key), cache[key]
-        members = []
-        for name, data in sample.to_members():
-            head = b"".join(bytes(part[:256]) for part in data)[:256]
-            members.append(_describe_member(name, head, row.members[name][1]))
-        if as_json:
-            print_json(
-                {
-                    "key": key,
-                    "shard": row.shard,
-                    "members": members,
-                    "json": sample.info,
-                    "times": sample.times.tolist(),
-                    "mask": sample.mask.tolist(),
-                }
-                | ({} if sample.audio_mask is None else {"audio_mask": sample.audio_mask.tolist()})
-            )
+        if name in cache:
+            _inspect_sample(cache, name, as_json=as_json)
             return
-        print_facts([("key", key), ("shard", str(cache.layout.tar(row.shard)))])
-        click.echo()
-        print_table(("member", "shape", "dtype", "bytes"), [_member_cells(m) for m in members])
-        click.echo()
-        print_table(
-            ("frame", "start", "end", "filled"),
-            [
-                (number, float(start), float(end), "" if real else "yes")
-                for number, ((start, end), real) in enumerate(
-                    zip(sample.times, sample.mask, strict=True)
-                )
-            ],
+        video_id = cache.find_video(name)
+        if video_id is None:
+            cache.row(name)  # says what is like it
+        else:
+            most_rows = None if show_all else SHOWN
+            inspect_video(cache, video_id, most_rows=most_rows, as_json=as_json)
+            if not as_json and most_rows is not None:
+                _say_rest(len(cache.videos[video_id]) - most_rows, "clip")
+
+
+def _inspect_sample(cache: FeatureCache, key: str, *, as_json: bool) -> None:
+    from pipeline.cli.inspecting_video import clip_table
+
+    row, sample = cache.row(key), cache[key]
+    members = []
+    for name, data in sample.to_members():
+        head = b"".join(bytes(part[:256]) for part in data)[:256]
+        members.append(_describe_member(name, head, row.members[name][1]))
+    if as_json:
+        print_json(
+            {
+                "key": key,
+                "shard": row.shard,
+                "members": members,
+                "json": sample.info,
+                "times": sample.times.tolist(),
+                "mask": sample.mask.tolist(),
+            }
+            | ({} if sample.audio_mask is None else {"audio_mask": sample.audio_mask.tolist()})
         )
-        click.echo()
-        facts = sorted(sample.info.items())
-        print_facts([(name, json.dumps(value, ensure_ascii=False)) for name, value in facts])
+        return
+    print_facts([("key", key), ("shard", str(cache.layout.tar(row.shard)))])
+    click.echo()
+    _print_members(members)
+    click.echo()
+    header, cells = clip_table([row])
+    print_table(header[:-1], [line[:-1] for line in cells])
+    click.echo()
+    print_table(
+        ("frame", "start", "end", "filled"),
+        [
+            (number, float(start), float(end), "" if real else "yes")
+            for number, ((start, end), real) in enumerate(
+                zip(sample.times, sample.mask, strict=True)
+            )
+        ],
+    )
+    click.echo()
+    facts = sorted(sample.info.items())
+    print_facts([(name, json.dumps(value, ensure_ascii=False)) for name, value in facts])
+
+
+def _print_members(members: list[dict[str, Any]]) -> None:
+    from pipeline.cli.bars import bar
+
+    largest = max(member["bytes"] for member in members)
+    print_table(
+        ("member", "shape", "dtype", "bytes", ""),
+        [(*_member_cells(m), bar(m["bytes"], largest=largest, width=24)) for m in members],
+    )
 
 
 def _member_cells(member: dict[str, Any]) -> tuple[Any, ...]:
