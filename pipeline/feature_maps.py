@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from schemas.compact import decode_features
 
-MOST_CELLS = 512
+MOST_CELLS = 256
 """Cells of a video that its components are taken from; more change no colour that an eye sees."""
 LEVELS = (10, 5, 5)
 """Of the three components: the 250 colours fit into one byte a cell."""
@@ -26,8 +27,18 @@ Stored = tuple[npt.NDArray[np.generic], npt.NDArray[np.float32] | None]
 """(G, H, W, D) features as they lie in a shard, and their scale."""
 
 
-def colour_grids(clips: Sequence[Stored]) -> npt.NDArray[np.uint8]:
-    """(N, G, H, W, 3) uint8 in [0, LEVELS) of the grids of N clips of one stream of one video.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColouredGrids:
+    """The grids of N clips of one stream of one video."""
+
+    levels: npt.NDArray[np.uint8]
+    """(N, G, H, W, 3) in [0, LEVELS)."""
+    means: npt.NDArray[np.float32]
+    """(N, G, D): the mean feature of each grid."""
+
+
+def colour_grids(clips: Sequence[Stored]) -> ColouredGrids:
+    """The colours of the grids of one stream of one video, of N >= 1 clips.
 
     Along the three directions of greatest variance; of each the sign is such that its entry of
     greatest size is positive, so the same features have the same colours every time. What is NaN or
@@ -36,12 +47,16 @@ def colour_grids(clips: Sequence[Stored]) -> npt.NDArray[np.uint8]:
     cells_SD = _sample_cells(clips)
     mean_D = cells_SD.mean(axis=0)
     components_DC = principal_components(cells_SD - mean_D, most=3)
-    shape = (len(clips), *clips[0][0].shape[:3], 3)
-    values = np.zeros(shape, dtype=np.float32)
+    shape, dim = clips[0][0].shape[:3], cells_SD.shape[1]
+    values = np.zeros((len(clips), *shape, 3), dtype=np.float32)
+    means = np.empty((len(clips), shape[0], dim), dtype=np.float32)
+    buffer = np.empty(clips[0][0].shape, dtype=np.float32)
     for number, (features, scale) in enumerate(clips):
-        decoded = np.nan_to_num(decode_features(features, scale), posinf=0, neginf=0)
-        values[number, ..., : components_DC.shape[1]] = (decoded - mean_D) @ components_DC
-    return _to_levels(values)
+        _make_finite(decode_features(features, scale, out=buffer))
+        buffer.mean(axis=(1, 2), out=means[number])
+        values[number, ..., : components_DC.shape[1]] = buffer @ components_DC
+    values[..., : components_DC.shape[1]] -= mean_D @ components_DC
+    return ColouredGrids(levels=_to_levels(values), means=means)
 
 
 def principal_components(
@@ -88,8 +103,15 @@ def _sample_cells(clips: Sequence[Stored]) -> npt.NDArray[np.float32]:
         flat = features.reshape(-1, features.shape[-1])
         which = np.linspace(0, len(flat) - 1, min(per_clip, len(flat))).round().astype(np.int64)
         parts.append(decode_features(flat[which], scale))
-    cells: npt.NDArray[np.float32] = np.nan_to_num(np.concatenate(parts), posinf=0, neginf=0)
-    return cells
+    cells_SD: npt.NDArray[np.float32] = np.concatenate(parts)
+    _make_finite(cells_SD)
+    return cells_SD
+
+
+def _make_finite(values: npt.NDArray[np.float32]) -> None:
+    # A sum that is finite saves most arrays a second look.
+    if not np.isfinite(values.sum(dtype=np.float64)):
+        values[~np.isfinite(values)] = 0
 
 
 def _to_levels(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:

@@ -21,7 +21,6 @@ from pipeline.gaps import Gap
 from pipeline.overview import VideoFacts
 from pipeline.peeking import peek
 from pipeline.picturing import Sheet, feature_changes, make_sheet, picture_changes
-from schemas.compact import decode_features
 from schemas.event import Event
 from schemas.quality import QUALITY_COLUMNS
 from schemas.recipe import AUDIO
@@ -220,13 +219,13 @@ def _maps(
         if any(values.shape != shape for values, _ in stored):
             raise cache.damaged(f"{clips[0].info.get('video_id')}: grids of {name} differ in shape")
         stride = max(1, len(clips[0].mask) // shape[0])
+        coloured = colour_grids(stored)
         runs = _Runs(step * stride)
-        for place, (values, scale) in zip(mapped, stored, strict=True):
+        for place, means in zip(mapped, coloured.means, strict=True):
             # Of the grids that see a frame which is not fill.
             starts = clips[place].times[: int(clips[place].mask.sum()) : stride, 0].tolist()
-            vectors = decode_features(values, scale).mean(axis=(1, 2))[: len(starts)]
-            runs.add(numbers[place], starts, vectors, feature_changes)
-        png = base64.b64encode(encode_maps(colour_grids(stored))).decode("ascii")
+            runs.add(numbers[place], starts, means[: len(starts)], feature_changes)
+        png = base64.b64encode(encode_maps(coloured.levels)).decode("ascii")
         shown.append(
             {
                 "stream": name,

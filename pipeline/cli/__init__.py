@@ -15,7 +15,10 @@ COMMANDS: Commands = {
     "run": ("pipeline.cli.run:run", "Cache the features of videos; again to go on or to add."),
     "watch": ("pipeline.cli.watch:watch", "Cache new videos as they arrive, pass after pass."),
     "demo": ("pipeline.cli.demo:demo", "See it work: on generated clips or on a folder of yours."),
-    "inspect": ("pipeline.cli.inspecting:inspect", "Look into a cache, a shard or a sample."),
+    "inspect": (
+        "pipeline.cli.inspecting:inspect",
+        "Look into a cache, a shard, a video or a sample.",
+    ),
     "verify": ("pipeline.cli.verify:verify", "Check every byte of a cache; exit 1 on findings."),
     "stats": ("pipeline.cli.stats:stats", "Totals and distributions of a cache."),
     "report": ("pipeline.cli.report:report", "Write a page to look at a cache with, in a browser."),

@@ -101,9 +101,9 @@ reelcache.Timeline = class {
       this.lane(map.stream, `${map.encoder}, ${map.rows} × ${map.columns} cells${few}`, reelcache.HEIGHT, (e, a, b) => this.drawMaps(e, a, b, map), "maps");
     }
     this.lane("clips", "", 22, (e, a, b) => this.drawClips(e, a, b), "clips");
-    if (d.picture_change && d.picture_change.length) this.heatLane("change", "of the picture, from frame to frame", d.picture_change);
+    if (d.picture_change && d.picture_change.length) this.heatLane("Δ picture", "how much brightness changes from frame to frame, of 1", d.picture_change);
     for (const map of d.maps) {
-      if (map.change.length) this.heatLane(`change, ${map.stream}`, "1 - cosine of the mean feature, from grid to grid", map.change);
+      if (map.change.length) this.heatLane(`Δ ${map.stream}`, "1 - cosine of the mean features, from grid to grid", map.change);
     }
     if (d.static) this.areaLane("motion", "share of the picture that moves", d.static.map((s) => (s === null ? null : 1 - s)), 0, 1, 30);
     if (d.brightness) this.lane("brightness", "", 14, (e, a, b) => this.drawBrightness(e, a, b), "canvas");
@@ -126,11 +126,18 @@ reelcache.Timeline = class {
     const high = Math.max(1e-4, sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * 0.98))]);
     this.lane(name, `${note}; brightest is ${high.toPrecision(2)} and more`, 22, (e, from, to) => {
       const g = this.canvas(e, from, to);
+      // The greatest of a pixel is shown: a cut in an hour is seen.
+      const first = Math.floor(from), shares = new Float32Array(Math.ceil(to) - first).fill(-1);
       for (const [start, end, value] of changes) {
-        const [a, b] = [this.x(start), this.x(end)];
-        if (b < from || a > to) continue;
-        g.fillStyle = reelcache.heat(value / high);
-        g.fillRect(a - from, 0, Math.max(1, b - a), 22);
+        const a = Math.max(0, Math.round(this.x(start)) - first);
+        const b = Math.min(shares.length, Math.max(a + 1, Math.round(this.x(end)) - first));
+        for (let x = a; x < b; x++) shares[x] = Math.max(shares[x], value / high);
+      }
+      for (let a = 0, b; a < shares.length; a = b) {
+        for (b = a + 1; b < shares.length && shares[b] === shares[a];) b++;
+        if (shares[a] < 0) continue;
+        g.fillStyle = reelcache.heat(shares[a]);
+        g.fillRect(a, 0, b - a, 22);
       }
     }, "canvas");
     (this.heats ||= []).push([name, changes]);

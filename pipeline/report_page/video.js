@@ -21,7 +21,7 @@ reelcache.drawVideo = function (box, number, portrait, app) {
     ["duration", reelcache.duration(c.seconds[number]), `${reelcache.exact(d.start)} to ${reelcache.exact(d.end)}`],
     ["clips", count(c.clips[number]), c.missing[number] ? `${count(c.missing[number])} missing` : `${count(c.frames[number], "frame")}`],
     ["picture", shape + upright, json.rotation ? `rotated by ${json.rotation}°` : ""],
-    ["frame rate", c.fps[number] === null ? "one frame" : `${Number(c.fps[number].toPrecision(5))} fps`, `looked at ${app.data.cache.fps} times a second`],
+    ["frame rate", c.fps[number] === null ? (c.width[number] ? "one frame" : "unknown") : `${Number(c.fps[number].toPrecision(5))} fps`, `sampled at ${app.data.cache.fps} fps`],
     ["codec", words[c.codec[number]] || "unknown", [words[c.container[number]].split(",")[0], json.decoder ? `by ${json.decoder}` : ""].filter(Boolean).join(", ")],
     ["sound", c.sound[number] === null ? "unknown" : c.sound[number] ? "has a track" : "no track", d.sound ? d.sound.encoder : "not in this cache"],
     ["tokens", reelcache.short(c.tokens[number]), reelcache.bytes(c.bytes[number])],
@@ -37,9 +37,10 @@ reelcache.drawVideo = function (box, number, portrait, app) {
   if (!d.sheet) notes.push("The cache has no previews: its recipe turns them off.");
   if (d.num_events > d.events.length) notes.push(`Events are the first ${d.events.length} of ${count(d.num_events)}.`);
   if (d.maps.length) notes.push("Cells of a map that are alike in their features are alike in colour, all over this video.");
+  notes.push("Δ is how much a frame differs from the one before; the brighter, the more.");
   const others = app.cluster(number);
   box.replaceChildren(nav, heading,
-    make("div", { class: "uris" }, ...(d.uris.length ? d.uris : [d.id]).map((uri) => make("div", {}, name(uri)))),
+    make("div", { class: "uris" }, ...d.uris.map((uri) => make("div", {}, name(uri)))),
     make("div", { class: "uris muted" }, "id ", make("code", {}, name(d.id))),
     tiles, timeline.element, make("p", { class: "muted note" }, notes.join(" ")),
     others.length ? make("p", { class: "others" }, "Duplicates: ", ...others.flatMap((other, i) =>

@@ -26,10 +26,13 @@ def _clips(shape: tuple[int, ...], seed: int) -> list[tuple[np.ndarray, None]]:
 def test_levels_are_in_range_and_the_same_every_time(
     shape: tuple[int, int, int, int, int], seed: int
 ) -> None:
-    levels = colour_grids(_clips(shape, seed))
+    coloured = colour_grids(_clips(shape, seed))
+    levels = coloured.levels
+    means = np.stack([clip for clip, _ in _clips(shape, seed)]).astype(np.float32).mean(axis=(2, 3))
+    assert np.allclose(coloured.means, means, atol=1e-5)
     assert levels.shape == (*shape[:4], 3)
     assert (levels < np.array(LEVELS)).all()
-    assert np.array_equal(levels, colour_grids(_clips(shape, seed)))
+    assert np.array_equal(levels, colour_grids(_clips(shape, seed)).levels)
     image = Image.open(io.BytesIO(encode_maps(levels)))
     assert image.size == (shape[1] * shape[3], shape[0] * shape[2])
 
@@ -53,7 +56,7 @@ def test_components_are_those_of_the_singular_vectors(cells: int, dim: int, seed
 def test_alike_cells_have_one_colour_and_others_another() -> None:
     one, other = np.zeros((1, 2, 2, 8), np.float16), np.zeros((1, 2, 2, 8), np.float16)
     one[..., 0], other[..., 0] = 1, -1
-    levels = colour_grids([(one, None), (other, None), (one, None)])
+    levels = colour_grids([(one, None), (other, None), (one, None)]).levels
     assert np.array_equal(levels[0], levels[2])
     assert len(np.unique(levels[0].reshape(-1, 3), axis=0)) == 1
     assert levels[0, 0, 0, 0, 0] > levels[1, 0, 0, 0, 0]
@@ -63,10 +66,11 @@ def test_int8_has_the_colours_of_what_it_stands_for() -> None:
     values = np.random.default_rng(0).integers(-127, 128, (2, 3, 3, 16), dtype=np.int8)
     scale = np.random.default_rng(1).random(16).astype(np.float32)
     plain = values.astype(np.float32) * scale
-    assert np.array_equal(colour_grids([(values, scale)]), colour_grids([(plain, None)]))
+    one, other = colour_grids([(values, scale)]), colour_grids([(plain, None)])
+    assert np.array_equal(one.levels, other.levels)
 
 
 @pytest.mark.parametrize("value", [0.0, np.inf, np.nan])
 def test_features_without_any_difference_are_grey(value: float) -> None:
-    levels = colour_grids([(np.full((2, 3, 3, 4), value, np.float16), None)])
+    levels = colour_grids([(np.full((2, 3, 3, 4), value, np.float16), None)]).levels
     assert len(np.unique(levels.reshape(-1, 3), axis=0)) == 1
