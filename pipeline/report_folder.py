@@ -17,7 +17,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
@@ -31,6 +31,7 @@ from pipeline.overview import take_overview
 from pipeline.places import NUM_READERS, is_local
 from pipeline.pool import num_cores
 from pipeline.portraying import portray
+from pipeline.report_clusters import read_memberships
 from pipeline.report_table import describe_cache, describe_rejects, describe_videos
 from pipeline.storage import storage_errors
 from schemas.errors import UsageError
@@ -88,7 +89,7 @@ def write_report(
             "videos": describe_videos(
                 videos,
                 missing={name: sum(g.num_clips for g in found) for name, found in gaps.items()},
-                clusters={},
+                clusters=read_memberships(cache.layout),
                 events=events,
                 num_portraits=len(drawn),
             ),
@@ -113,9 +114,10 @@ def write_report(
             return written
 
         total = page
-        for written in _each(draw, len(drawn), threads=_num_threads(cache)):
-            total += written
-            on_video()
+        with contextlib.closing(_each(draw, len(drawn), threads=_num_threads(cache))) as each:
+            for written in each:
+                total += written
+                on_video()
         mark = {
             "made_by": "reelcache report",
             "fingerprint": cache.fingerprint,
@@ -187,7 +189,9 @@ def _appears_whole(folder: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _each(work: Callable[[int], int], count: int, *, threads: int) -> Iterator[int]:
+def _each(
+    work: Callable[[int], int], count: int, *, threads: int
+) -> Generator[int, None, None]:
     with ThreadPoolExecutor(threads, thread_name_prefix="portray") as pool:
         try:
             yield from pool.map(work, range(count))

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.cache import FeatureCache
 from pipeline.overview import Overview, VideoFacts, frame_rate, tokens_per_clip
+from pipeline.report_clusters import Membership
 from schemas.compact import stored_shape
 from schemas.event import Event
 from schemas.quality import QUALITY_COLUMNS
@@ -64,14 +65,14 @@ def describe_videos(
     videos: Sequence[VideoFacts],
     *,
     missing: Mapping[str, int],
-    clusters: Mapping[str, int],
+    clusters: Mapping[str, Membership],
     events: Mapping[str, Sequence[Event]],
     num_portraits: int,
 ) -> dict[str, Any]:
     """Column -> a value of each video. Words that repeat are numbers into `words`.
 
-    `missing` is video_id -> clips, `clusters` video_id -> number of its cluster of duplicates. The
-    first `num_portraits` videos have portraits.
+    `missing` is video_id -> clips; `clusters` video_id -> its place among duplicates. The first
+    `num_portraits` videos have portraits.
     """
     words = _Words()
     columns: dict[str, list[Any]] = {}
@@ -100,7 +101,9 @@ def describe_videos(
         add("container", words.number(probe.container if probe else ""))
         add("sound", None if probe is None else int(probe.has_audio))
         add("damage", TRUNCATED * video.truncated + CORRUPT * video.corrupt)
-        add("cluster", clusters.get(video.video_id, -1))
+        membership = clusters.get(video.video_id)
+        add("cluster", -1 if membership is None else membership.cluster)
+        add("kept", int(membership is not None and membership.kept))
         for quality in QUALITY_COLUMNS:
             value = video.quality[quality]
             add(quality, None if value is None else round(value, 3))

@@ -125,9 +125,9 @@ reelcache.App = class {
       make("div", { class: "card cluster" },
         make("button", { type: "button", class: "quiet", onclick: () => { this.table.cluster = cluster; this.table.refilter(); this.at("videos-title").scrollIntoView(); } },
           `Cluster ${cluster + 1}: ${count(rows.length, "video")}`),
-        make("div", { class: "cluster-videos" }, ...rows.slice(0, 24).map((row) => make("a", { href: reelcache.linkTo(c.id[row]), class: c.kept && c.kept[row] ? "kept" : "" },
+        make("div", { class: "cluster-videos" }, ...rows.slice(0, 24).map((row) => make("a", { href: reelcache.linkTo(c.id[row]), class: c.kept[row] ? "kept" : "" },
           row < portraits ? make("img", { src: reelcache.file(row, "-small.jpg"), alt: "", loading: "lazy", onerror: (event) => event.target.remove() }) : null,
-          name(c.name[row]), c.kept && c.kept[row] ? make("span", { class: "badge good" }, "keep") : null)))));
+          name(c.name[row]), c.kept[row] ? make("span", { class: "badge good" }, "keep") : null)))));
     this.at("clusters").replaceChildren(make("h2", {}, "Duplicates ", make("small", {}, count(members.size, "cluster") + (members.size > most ? `, the largest ${most}` : ""))), ...boxes);
   }
 };

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -17,9 +18,11 @@ from pipeline.gaps import find_gaps
 from pipeline.layout import CacheLayout
 from pipeline.overview import frame_rate, take_overview, tokens_per_clip
 from pipeline.peeking import peek
+from pipeline.places import to_place
 from pipeline.portraying import choose_evenly, portray
 from pipeline.probing import read_probes
 from pipeline.report_folder import MARK, write_report
+from pipeline.storage import publish_rows
 from schemas.errors import CacheDamaged, UsageError
 from schemas.sample import Sample, decode_npy
 from schemas.video import Probe, Source
@@ -273,3 +276,37 @@ def test_strange_ids_have_plain_files(layout: CacheLayout, tmp_path: Path) -> No
     }
     assert len(STRANGE) > 2
     assert make_pictured(SINGLE, 0).preview is not None
+
+
+def test_clusters_of_duplicates_are_told(tmp_path: Path) -> None:
+    layout = write_pictured(tmp_path / "cache")
+    schema = pa.schema([("cluster", pa.int64()), ("video_id", pa.string()), ("kept", pa.bool_())])
+    place = layout.root / "duplicates" / "clusters.parquet"
+    rows = [
+        {"cluster": 0, "video_id": PLAIN, "kept": True},
+        {"cluster": 0, "video_id": LONG, "kept": False},
+    ]
+    publish_rows(rows, schema, place, scratch=layout.scratch)
+    with open_cache(layout.root) as cache:
+        write_report(cache, tmp_path / "report", most_portraits=0)
+        (data,) = _data(tmp_path / "report" / "data.js")
+        columns = data["videos"]["columns"]
+        told = zip(columns["id"], columns["cluster"], columns["kept"], strict=True)
+        assert {(i, c, k) for i, c, k in told if c >= 0} == {(PLAIN, 0, 1), (LONG, 0, 0)}
+        place.write_bytes(layout.index.read_bytes())
+        with pytest.raises(CacheDamaged, match="clusters"):
+            write_report(cache, tmp_path / "report")
+
+
+def test_a_cache_elsewhere_has_the_same_report(layout: CacheLayout, tmp_path: Path) -> None:
+    url = f"memory://report-{tmp_path.name}/cache"
+    place = to_place(url)
+    assert isinstance(layout.root, Path)
+    place.fs.put(str(layout.root), place.path, recursive=True)
+    with open_cache(layout.root) as cache, open_cache(url) as elsewhere:
+        write_report(cache, tmp_path / "a")
+        write_report(elsewhere, tmp_path / "b")
+    here, there = _files(tmp_path / "a"), _files(tmp_path / "b")
+    assert url.encode() in there.pop("data.js")
+    del here["data.js"]
+    assert here == there
