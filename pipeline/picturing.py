@@ -12,6 +12,7 @@ import numpy.typing as npt
 HEIGHT = 64
 """Pixels of a frame in a sheet."""
 MOST_WIDTH = 256
+_JPEG_WIDTH = 65_500
 QUALITY = 72
 _MOST_PIXELS = 2**25
 """Of a preview; a larger one is none of ours."""
@@ -86,7 +87,8 @@ def _read_strip(data: bytes | memoryview, num_frames: int) -> npt.NDArray[np.uin
             if image.width * image.height > _MOST_PIXELS or image.width % num_frames:
                 return None
             width = round(image.width / num_frames * HEIGHT / image.height)
-            size = (num_frames * min(MOST_WIDTH, max(1, width)), HEIGHT)
+            most = min(MOST_WIDTH, _JPEG_WIDTH // num_frames)
+            size = (num_frames * min(most, max(1, width)), HEIGHT)
             picture = image.convert("RGB")
             return np.asarray(picture if picture.size == size else picture.resize(size))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):

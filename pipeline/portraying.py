@@ -137,10 +137,16 @@ def _read_clip(cache: FeatureCache, key: str, *, with_features: bool) -> _Clip:
                 scale = members.get(name + SCALE_MEMBER)
                 values = decode_npy(members[f"{name}.npy"])
                 features[name] = (values, None if scale is None else decode_npy(scale))
+        times, mask = decode_npy(members["time.npy"]), decode_npy(members["mask.npy"])
+        info = json.loads(bytes(members["json"]))
+        if times.shape != (len(mask), 2) or not np.isfinite(times).all():
+            raise ValueError(f"times of {times.shape = } must be ({len(mask)}, 2) and finite")
+        if not isinstance(info, dict):
+            raise ValueError("its json is not an object")
         return _Clip(
-            times=decode_npy(members["time.npy"]),
-            mask=decode_npy(members["mask.npy"]),
-            info=json.loads(bytes(members["json"])),
+            times=times,
+            mask=mask,
+            info=info,
             preview=members.get("preview.jpg"),
             features=features,
             energy=_energy(members) if hears else [],

@@ -39,8 +39,8 @@ from schemas.errors import UsageError
 MARK = "report.json"
 PAGE = "pipeline.report_page"
 PAGE_SUFFIXES = (".html", ".css", ".js")
-MOST_CLIPS = 48
-"""Of a video, that have pictures."""
+MOST_FRAMES, LEAST_CLIPS = 192, 8
+"""Of a video, that have pictures: clips of so many frames together, but not fewer clips."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,19 +62,22 @@ def write_report(
     cache: FeatureCache,
     folder: Path,
     *,
-    most_clips: int = MOST_CLIPS,
+    most_clips: int | None = None,
     most_portraits: int | None = None,
     on_begin: Callable[[int], None] = lambda _: None,
     on_video: Callable[[], None] = lambda: None,
 ) -> WrittenReport:
     """Write the report of a cache into a folder, which appears whole or stays as it was.
 
-    `most_portraits`: only so many videos, the first by id, can be opened. `on_begin` is told how
-    many portraits there will be, `on_video` that one more is done. UsageError: the folder is there
-    and is no report. StorageError: it cannot be written. CacheDamaged.
+    `most_clips` of a video have pictures; None: as MOST_FRAMES allow. `most_portraits`: only so
+    many videos, the first by id, can be opened. `on_begin` is told how many portraits there will
+    be, `on_video` that one more is done. UsageError: the folder is there and is no report.
+    StorageError: it cannot be written. CacheDamaged.
     """
     began = time.monotonic()
     check_folder(folder)
+    if most_clips is None:
+        most_clips = max(LEAST_CLIPS, MOST_FRAMES // cache.recipe.sampling.frames_per_clip)
     overview = take_overview(cache)
     videos = overview.videos
     gaps = find_gaps(cache, (video.probe for video in videos))
@@ -189,9 +192,7 @@ def _appears_whole(folder: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _each(
-    work: Callable[[int], int], count: int, *, threads: int
-) -> Generator[int, None, None]:
+def _each(work: Callable[[int], int], count: int, *, threads: int) -> Generator[int, None, None]:
     with ThreadPoolExecutor(threads, thread_name_prefix="portray") as pool:
         try:
             yield from pool.map(work, range(count))

@@ -41,9 +41,9 @@ replaced whole; a folder that is no report never is."""
 @click.option(
     "--clips",
     type=click.IntRange(min=1, max=256),
-    default=48,
-    show_default=True,
-    help="Clips of a video that have pictures, chosen evenly.",
+    metavar="N",
+    help="Clips of a video that have pictures, chosen evenly.  [default: as many as have 192"
+    " frames: 48 of 4]",
 )
 @click.option(
     "--limit",
@@ -56,7 +56,7 @@ def report(
     *,
     cache: str,
     out: Path,
-    clips: int,
+    clips: int | None,
     limit: int | None,
     as_json: bool,
     quiet: bool,

@@ -265,6 +265,23 @@ def test_a_damaged_sample_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.parametrize(
+    "change", [{"times": np.full((4, 2), np.nan)}, {"times": np.zeros((4, 2)), "info": {"a": "b"}}]
+)
+def test_members_that_are_not_as_written_are_said(tmp_path: Path, change: dict[str, Any]) -> None:
+    def make(video_id: str, clip_index: int) -> Sample:
+        return replace(make_sample(video_id, clip_index), **change)
+
+    layout = CacheLayout(tmp_path / "cache")
+    write_cache(layout, [{"a": 1}], make=make)
+    with open_cache(layout.root) as cache:
+        if np.isnan(change["times"]).any():
+            with pytest.raises(CacheDamaged, match="finite"):
+                write_report(cache, tmp_path / "report")
+        else:
+            write_report(cache, tmp_path / "report")
+
+
 def test_strange_ids_have_plain_files(layout: CacheLayout, tmp_path: Path) -> None:
     with open_cache(layout.root) as cache:
         write_report(cache, tmp_path / "r")
