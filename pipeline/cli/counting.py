@@ -56,13 +56,13 @@ class Count:
         left = self._pace.left_seconds(self._total - self._done, now=now)
         if rate is not None and left is not None:
             words += [rate_text(rate, units=self._units), f"{duration_text(left)} left"]
-        text = f"{self._stage}: {', '.join(words)}"
         if not self._terminal:
-            click.echo(text, err=True)
+            click.echo(f"{self._stage}: {', '.join(words)}", err=True)
             return
         from pipeline.cli.bars import bar
 
-        text = f"{bar(self._done, largest=max(1, self._total), width=24, filled=True)} {text}"
+        shown = bar(self._done, largest=max(1, self._total), width=24, filled=True)
+        text = f"{self._stage} {shown}▏ {', '.join(words)}"
         self._width = max(self._width, len(text))
         click.echo(f"\r{text:{self._width}}", err=True, nl=False)
 

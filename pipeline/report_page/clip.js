@@ -1,7 +1,7 @@
 // One clip: its frames, large, with each encoder's maps beneath, and what is known of it.
 "use strict";
 
-reelcache.drawClip = function (box, portrait, number, clip, cache) {
+reelcache.drawClip = function (box, portrait, number, clip, cache, choose) {
   const { make, count, name, exact } = reelcache;
   const d = portrait;
   const key = `${d.key}_${String(d.number[clip]).padStart(6, "0")}`;
@@ -22,8 +22,10 @@ reelcache.drawClip = function (box, portrait, number, clip, cache) {
   const list = make("dl", { class: "facts" }, ...facts.map(([term, value]) => make("div", {}, make("dt", {}, term), make("dd", {}, value))));
   const look = make("p", { class: "muted" }, make("code", {}, `pipeline inspect ${reelcache.quoted(`${cache.name}::${key}`)}`));
   if (place < 0) {
+    const nearest = d.chosen.reduce((a, b) => (Math.abs(b - clip) < Math.abs(a - clip) ? b : a));
     box.replaceChildren(title, list, make("p", { class: "empty" },
-      `The report has pictures of ${d.chosen.length} of ${count(d.starts.length, "clip")}, chosen evenly; of this one it has numbers only.`), look);
+      `The report has pictures of ${d.chosen.length} of ${count(d.starts.length, "clip")}, chosen evenly; of this one it has numbers only. `,
+      make("button", { type: "button", onclick: () => choose(nearest) }, `Clip ${d.number[nearest]} has pictures`)), look);
     return;
   }
   const frame = d.frames[place];

@@ -154,3 +154,6 @@ reelcache.theme();
 // The scripts with data call these.
 reelcache.take = (data) => { reelcache.app = new reelcache.App(data); };
 reelcache.open = (number, portrait) => reelcache.app.took(number, portrait);
+window.addEventListener("load", () => {
+  if (!reelcache.app) document.getElementById("main").append(reelcache.make("p", { class: "empty" }, "The file data.js is missing or damaged: copy the whole folder of the report."));
+});

@@ -3,7 +3,7 @@
 "use strict";
 
 reelcache.HEIGHT = 64; // of pictures and maps
-reelcache.LEAST_WIDTH = 26; // of a picture that is shown
+reelcache.LEAST_WIDTH = 22; // of a picture that is shown
 reelcache.GUTTER = 12; // pixels before the start and after the end
 
 // Dark violet over red to pale yellow; as of matplotlib's inferno.
@@ -210,7 +210,7 @@ reelcache.Timeline = class {
         const sure = score === null ? "" : `, ${reelcache.percent(score)} sure`;
         const left = Math.max(a, from - 4000), right = Math.min(b, to + 4000);
         nodes.push(reelcache.make("div", {
-          class: `event ${i % 2 ? "odd" : ""}`, title: `${kind} ${reelcache.exact(start)} to ${reelcache.exact(end)}${sure}\n${reelcache.shown(text)}`,
+          class: `event${i % 2 ? " odd" : ""}${b - a < 8 ? " narrow" : ""}`, title: `${kind} ${reelcache.exact(start)} to ${reelcache.exact(end)}${sure}\n${reelcache.shown(text)}`,
           style: { left: `${left}px`, width: `${right - left}px`, top: `${24 * line + 2}px` },
         }, reelcache.name(words, { style: { position: "sticky", left: "6px" } })));
       });
@@ -250,6 +250,7 @@ reelcache.Timeline = class {
       const x = this.x(k * step);
       if (x < 0) continue;
       const last = x + 64 > this.world.clientWidth;
+      if (last && nodes.length && step * this.scale < 112) nodes[nodes.length - 1].textContent = "";
       nodes.push(reelcache.make("span", { class: last ? "tick last" : "tick", style: { left: `${x}px` } }, reelcache.clock(k * step, step)));
     }
     element.replaceChildren(...nodes);

@@ -29,7 +29,7 @@ reelcache.drawVideo = function (box, number, portrait, app) {
   const tiles = make("div", { class: "totals small" }, ...facts.map(([title, value, note]) => make("div", { class: "tile" },
     make("div", { class: "tile-name" }, title), make("div", { class: "tile-value" }, name(value)), make("div", { class: "tile-note" }, name(note)))));
   const clipBox = make("section", { class: "card clip-panel", "aria-live": "polite" });
-  const timeline = new reelcache.Timeline(d, number, (clip) => reelcache.drawClip(clipBox, d, number, clip, app.data.cache));
+  const timeline = new reelcache.Timeline(d, number, (clip) => reelcache.drawClip(clipBox, d, number, clip, app.data.cache, (other) => { timeline.select(other, true); timeline.view.focus(); }));
   const notes = [];
   if (d.chosen.length < d.starts.length) notes.push(`Pictures are of ${d.chosen.length} of ${count(d.starts.length, "clip")}, chosen evenly.`);
   const mapped = d.maps.length ? d.maps[0].mapped.length : 0;

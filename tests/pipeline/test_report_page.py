@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,11 @@ def test_a_long_video_has_pictures_of_some_clips_and_says_so(opened: Visit) -> N
         titles.append("numbers only" in page.locator(".clip-panel").text_content())
     assert any(titles)
     assert not all(titles)
+    page.locator(".tl-view").press("Home")
+    while not page.locator(".clip-panel .empty button").count():
+        page.locator(".tl-view").press("ArrowRight")
+    page.locator(".clip-panel .empty button").click()
+    assert page.locator(".clip-cell").count() == 3 * 4
 
 
 def test_strange_names_are_text(opened: Visit) -> None:
@@ -190,6 +196,13 @@ def test_strange_names_are_text(opened: Visit) -> None:
         assert page.locator("#video code bdi").text_content() in name.replace(
             "\n", "\\u000a"
         ).replace("\u202e", "\\u202e")
+
+
+def test_a_page_without_its_data_says_so(browser: Any, report: Path, tmp_path: Path) -> None:
+    shutil.copytree(report, tmp_path / "part", ignore=shutil.ignore_patterns("data.js", "*.jpg"))
+    part = visit(browser, tmp_path / "part" / "index.html")
+    assert "data.js is missing" in part.page.locator("main").text_content()
+    part.page.close()
 
 
 def test_light_and_dark(opened: Visit, browser: Any, report: Path) -> None:
