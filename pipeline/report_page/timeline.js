@@ -206,7 +206,7 @@ reelcache.Timeline = class {
         const [start, end, , text, score] = event;
         const a = this.x(start), b = Math.max(this.x(end), a + 2);
         if (b < from || a > to) return;
-        const words = text || (b - a > 60 ? reelcache.duration(end - start) : "");
+        const words = b - a < 20 ? "" : text || (b - a > 60 ? reelcache.duration(end - start) : "");
         const sure = score === null ? "" : `, ${reelcache.percent(score)} sure`;
         const left = Math.max(a, from - 4000), right = Math.min(b, to + 4000);
         nodes.push(reelcache.make("div", {
