@@ -7,8 +7,7 @@ maps as FEATURE_BYTES allow to be read. The numbers of the index are there of ev
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,22 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.cache import FeatureCache
-from pipeline.feature_maps import Stored, colour_grids, encode_maps
+from pipeline.clip_parts import ClipParts, read_parts
+from pipeline.feature_maps import colour_grids, encode_maps
 from pipeline.gaps import Gap
 from pipeline.overview import VideoFacts
-from pipeline.peeking import peek
 from pipeline.picturing import Sheet, feature_changes, make_sheet, picture_changes
 from schemas.event import Event
 from schemas.quality import QUALITY_COLUMNS
 from schemas.recipe import AUDIO
-from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER, decode_npy
 
 FEATURE_BYTES = 2**26
 """Of a video, that are read for its maps; one clip at the least."""
 MOST_EVENTS = 2000
 """Of a video; the first ones."""
-ENERGY_ENCODERS = ("log-mel",)
-"""Of sound, whose tokens are loudness by band: log10 of power is 4 x - 4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +40,6 @@ class Portrait:
     """JPEG: a row for each chosen clip, its frames side by side; None: there are no previews."""
     thumbnail: bytes | None
     """JPEG of one frame."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Clip:
-    # What was read of a chosen clip.
-    times: npt.NDArray[np.float64]
-    mask: npt.NDArray[np.bool_]
-    info: dict[str, Any]
-    preview: memoryview | None
-    features: dict[str, Stored]
-    """Empty where they were not read."""
-    energy: list[float | None]
 
 
 def choose_evenly(count: int, *, most: int) -> list[int]:
@@ -84,7 +68,7 @@ def portray(
     most_maps = max(1, FEATURE_BYTES // max(1, feature_bytes))
     mapped = choose_evenly(len(chosen), most=most_maps)
     clips = [
-        _read_clip(cache, video.keys[number], with_features=place in set(mapped))
+        read_parts(cache, video.keys[number], with_features=place in set(mapped))
         for place, number in enumerate(chosen)
     ]
     sheet = make_sheet([clip.preview for clip in clips], num_frames=len(clips[0].mask))
@@ -122,53 +106,6 @@ def portray(
     return Portrait(data=data, sheet=sheet.encode(), thumbnail=sheet.encode_one(middle))
 
 
-def _read_clip(cache: FeatureCache, key: str, *, with_features: bool) -> _Clip:
-    names = ["json", "time.npy", "mask.npy", "preview.jpg"]
-    hears = cache.recipe.audio is not None and cache.recipe.audio.encoder in ENERGY_ENCODERS
-    if hears:
-        names += [AUDIO_MEMBER, AUDIO_MASK_MEMBER]
-    if with_features:
-        names += [f"{name}{suffix}" for name in cache.streams for suffix in (".npy", SCALE_MEMBER)]
-    members = peek(cache, key, names=names)
-    try:
-        features = {}
-        if with_features:
-            for name in cache.streams:
-                scale = members.get(name + SCALE_MEMBER)
-                values = decode_npy(members[f"{name}.npy"])
-                features[name] = (values, None if scale is None else decode_npy(scale))
-        times, mask = decode_npy(members["time.npy"]), decode_npy(members["mask.npy"])
-        info = json.loads(bytes(members["json"]))
-        if times.shape != (len(mask), 2) or not np.isfinite(times).all():
-            raise ValueError(f"times of {times.shape = } must be ({len(mask)}, 2) and finite")
-        if not isinstance(info, dict):
-            raise ValueError("its json is not an object")
-        return _Clip(
-            times=times,
-            mask=mask,
-            info=info,
-            preview=members.get("preview.jpg"),
-            features=features,
-            energy=_energy(members) if hears else [],
-        )
-    except KeyError as error:
-        raise cache.damaged(f"{key}: member {error.args[0]!r} is missing") from error
-    except ValueError as error:
-        raise cache.damaged(f"{key}: {error}") from error
-
-
-def _energy(members: Mapping[str, memoryview]) -> list[float | None]:
-    # Decibels of each token of each window, up to a constant; None: nothing is heard.
-    heard = decode_npy(members[AUDIO_MASK_MEMBER])
-    tokens_WLB = decode_npy(members[AUDIO_MEMBER]).astype(np.float64)
-    decibels_WL = 10 * np.log10((10 ** (4 * tokens_WLB - 4)).mean(axis=2))
-    return [
-        round(float(value), 1) if there else None
-        for window, there in zip(decibels_WL, heard, strict=True)
-        for value in window
-    ]
-
-
 def _index_columns(cache: FeatureCache, keys: Sequence[str]) -> dict[str, Any]:
     rows = [cache.row(key) for key in keys]
     columns: dict[str, Any] = {
@@ -177,8 +114,6 @@ def _index_columns(cache: FeatureCache, keys: Sequence[str]) -> dict[str, Any]:
         "starts": [_time(row.start_seconds) for row in rows],
         "ends": [_time(row.end_seconds) for row in rows],
         "damaged": [i for i, row in enumerate(rows) if row.truncated or row.corrupt],
-        "shards": [row.shard for row in rows[:1]],
-        "bytes": sum(row.num_bytes for row in rows),
     }
     for name in QUALITY_COLUMNS:
         values = [None if row.quality is None else getattr(row.quality, name) for row in rows]
@@ -200,7 +135,7 @@ def _describe_sheet(sheet: Sheet | None) -> dict[str, Any] | None:
 
 
 def _picture_changes(
-    sheet: Sheet, clips: Sequence[_Clip], numbers: Sequence[int], step: float
+    sheet: Sheet, clips: Sequence[ClipParts], numbers: Sequence[int], step: float
 ) -> list[list[float]]:
     runs = _Runs(step)
     for place, clip in enumerate(clips):
@@ -213,7 +148,7 @@ def _picture_changes(
 
 def _maps(
     cache: FeatureCache,
-    clips: Sequence[_Clip],
+    clips: Sequence[ClipParts],
     mapped: Sequence[int],
     numbers: Sequence[int],
     step: float,
@@ -278,7 +213,7 @@ class _Runs:
         self._before, self._number = values[-1:], number
 
 
-def _sound(cache: FeatureCache, clips: Sequence[_Clip]) -> dict[str, Any] | None:
+def _sound(cache: FeatureCache, clips: Sequence[ClipParts]) -> dict[str, Any] | None:
     audio = cache.recipe.audio
     if audio is None:
         return None

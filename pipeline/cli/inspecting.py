@@ -6,10 +6,17 @@ import json
 import shlex
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.cli.inspecting_shard import (
+    describe_member,
+    inspect_shard,
+    member_cells,
+    say_rest,
+    shape_text,
+)
 from pipeline.cli.show import (
     common_options,
     count_text,
@@ -20,11 +27,10 @@ from pipeline.cli.show import (
     set_verbosity,
     size_text,
 )
-from schemas.errors import CacheDamaged, UsageError
+from schemas.errors import UsageError
 
 if TYPE_CHECKING:
     from pipeline.cache import FeatureCache
-    from pipeline.places import Place
 
 EPILOG = """\b
 Examples:
@@ -51,16 +57,17 @@ def inspect(*, target: str, show_all: bool, as_json: bool, quiet: bool, loud: bo
     set_verbosity(quiet=quiet, loud=loud)
     from pipeline.places import is_file, to_place
 
+    most_rows = None if show_all else SHOWN
     cache, separator, key = target.partition("::")
     if separator:
-        _inspect_part(cache, key, show_all=show_all, as_json=as_json)
+        _inspect_part(cache, key, most_rows=most_rows, as_json=as_json)
     elif target.endswith(".tar") or is_file(to_place(target)):
-        _inspect_shard(to_place(target), show_all=show_all, as_json=as_json)
+        inspect_shard(to_place(target), most_rows=most_rows, as_json=as_json)
     else:
-        _inspect_cache(target, show_all=show_all, as_json=as_json)
+        _inspect_cache(target, most_rows=most_rows, as_json=as_json)
 
 
-def _inspect_cache(path: str, *, show_all: bool, as_json: bool) -> None:
+def _inspect_cache(path: str, *, most_rows: int | None, as_json: bool) -> None:
     from pipeline.cache import open_cache
 
     with open_cache(path) as cache:
@@ -114,9 +121,9 @@ def _inspect_cache(path: str, *, show_all: bool, as_json: bool) -> None:
         click.echo()
         _print_sizes(cache)
         click.echo()
-        shown = videos if show_all else videos[:SHOWN]
+        shown = videos[:most_rows]
         _print_videos(cache, shown)
-        _say_rest(len(videos) - len(shown), "video")
+        say_rest(len(videos) - len(shown), "video")
 
 
 def _print_sizes(cache: FeatureCache) -> None:
@@ -191,88 +198,20 @@ def _stream_rows(cache: Any) -> Iterator[tuple[str, ...]]:
     for name, stream in cache.recipe.streams.items():
         stamp = cache.info.stamps[name]
         shape = stored_shape(stream, stamp, num_frames=num_frames)
-        yield f"{name}.npy", stream.encoder, _shape(shape), stream.dtype
+        yield f"{name}.npy", stream.encoder, shape_text(shape), stream.dtype
         if stream.dtype == "int8":
-            yield f"{name}{SCALE_MEMBER}", "", _shape((stamp["dim"],)), "float32"
+            yield f"{name}{SCALE_MEMBER}", "", shape_text((stamp["dim"],)), "float32"
     audio = cache.recipe.audio
     if audio is not None:
         windows = windows_per_clip(fps=cache.recipe.sampling.fps, frames_per_clip=num_frames)
         tokens = (windows, audio.tokens_per_window, cache.info.stamps[AUDIO]["dim"])
-        yield AUDIO_MEMBER, audio.encoder, _shape(tokens), audio.dtype
-        yield AUDIO_MASK_MEMBER, "", _shape((windows,)), "bool"
-    yield "time.npy", "", _shape((num_frames, 2)), "float64"
-    yield "mask.npy", "", _shape((num_frames,)), "bool"
+        yield AUDIO_MEMBER, audio.encoder, shape_text(tokens), audio.dtype
+        yield AUDIO_MASK_MEMBER, "", shape_text((windows,)), "bool"
+    yield "time.npy", "", shape_text((num_frames, 2)), "float64"
+    yield "mask.npy", "", shape_text((num_frames,)), "bool"
 
 
-def _inspect_shard(path: Place, *, show_all: bool, as_json: bool) -> None:
-    from pipeline.places import open_file, size_of
-
-    samples: dict[str, list[dict[str, Any]]] = {}
-    try:
-        num_bytes = size_of(path)
-        with open_file(path) as file:
-            for name, member in _read_members(file, where=str(path)):
-                samples.setdefault(name, []).append(member)
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file") from None
-    except OSError as error:
-        raise CacheDamaged(f"{path}: cannot be read: {error.strerror or error}") from error
-    if as_json:
-        listed = [{"key": key, "members": members} for key, members in samples.items()]
-        print_json({"shard": str(path), "bytes": num_bytes, "samples": listed})
-        return
-    print_facts(
-        [
-            ("shard", str(path)),
-            ("samples", f"{len(samples):,}"),
-            ("bytes", size_text(num_bytes)),
-        ]
-    )
-    click.echo()
-    keys = list(samples) if show_all else list(samples)[:SHOWN]
-    rows = []
-    for key in keys:
-        for number, member in enumerate(samples[key]):
-            rows.append(("" if number else key, *_member_cells(member)))
-    print_table(("key", "member", "shape", "dtype", "bytes"), rows)
-    _say_rest(len(samples) - len(keys), "sample")
-
-
-def _read_members(shard: IO[bytes], *, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    import tarfile
-
-    try:
-        with tarfile.open(fileobj=shard, mode="r:") as archive:
-            for entry in archive:
-                file = archive.extractfile(entry)
-                if file is None:
-                    continue
-                key, _, name = entry.name.partition(".")
-                head = file.read(256) if name.endswith(".npy") else b""
-                yield key, _describe_member(name, head, entry.size)
-    except tarfile.TarError as error:
-        raise CacheDamaged(f"{where}: not a shard: {error}") from error
-
-
-def _describe_member(name: str, head: bytes, num_bytes: int) -> dict[str, Any]:
-    import io
-
-    import numpy as np
-
-    shape: list[int] | None = None
-    dtype: str | None = None
-    if name.endswith(".npy"):
-        stream = io.BytesIO(head)
-        try:
-            np.lib.format.read_magic(stream)
-            header = np.lib.format.read_array_header_1_0(stream)
-        except ValueError as error:
-            raise CacheDamaged(f"member {name}: {error}") from error
-        shape, dtype = list(header[0]), str(header[2])
-    return {"name": name, "dtype": dtype, "shape": shape, "bytes": num_bytes}
-
-
-def _inspect_part(path: str, name: str, *, show_all: bool, as_json: bool) -> None:
+def _inspect_part(path: str, name: str, *, most_rows: int | None, as_json: bool) -> None:
     from pipeline.cache import open_cache
     from pipeline.cli.inspecting_video import inspect_video
 
@@ -288,10 +227,9 @@ def _inspect_part(path: str, name: str, *, show_all: bool, as_json: bool) -> Non
         if video_id is None:
             cache.row(name)  # says what is like it
         else:
-            most_rows = None if show_all else SHOWN
             inspect_video(cache, video_id, most_rows=most_rows, as_json=as_json)
             if not as_json and most_rows is not None:
-                _say_rest(len(cache.videos[video_id]) - most_rows, "clip")
+                say_rest(len(cache.videos[video_id]) - most_rows, "clip")
 
 
 def _inspect_sample(cache: FeatureCache, key: str, *, as_json: bool) -> None:
@@ -301,7 +239,7 @@ def _inspect_sample(cache: FeatureCache, key: str, *, as_json: bool) -> None:
     members = []
     for name, data in sample.to_members():
         head = b"".join(bytes(part[:256]) for part in data)[:256]
-        members.append(_describe_member(name, head, row.members[name][1]))
+        members.append(describe_member(name, head, row.members[name][1]))
     if as_json:
         print_json(
             {
@@ -342,19 +280,5 @@ def _print_members(members: list[dict[str, Any]]) -> None:
     largest = max(member["bytes"] for member in members)
     print_table(
         ("member", "shape", "dtype", "bytes", ""),
-        [(*_member_cells(m), bar(m["bytes"], largest=largest, width=24)) for m in members],
+        [(*member_cells(m), bar(m["bytes"], largest=largest, width=24)) for m in members],
     )
-
-
-def _member_cells(member: dict[str, Any]) -> tuple[Any, ...]:
-    shape = "" if member["shape"] is None else _shape(tuple(member["shape"]))
-    return member["name"], shape, member["dtype"] or "", member["bytes"]
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return " x ".join(str(size) for size in shape)
-
-
-def _say_rest(count: int, noun: str) -> None:
-    if count > 0:
-        click.echo(f"and {count_text(count, noun)} more (--all)")

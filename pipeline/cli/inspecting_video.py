@@ -59,7 +59,7 @@ def inspect_video(
         facts.append(("missing", f"{count_text(count, 'clip')} between those that are there"))
     print_facts([*facts, *quality_lines([row.quality for row in rows])])
     click.echo()
-    header, cells = clip_table(rows if most_rows is None else rows[:most_rows])
+    header, cells = clip_table(rows[:most_rows])
     print_table(header, cells)
 
 
