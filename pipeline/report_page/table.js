@@ -10,17 +10,45 @@ reelcache.columns = function (table) {
     ["name", "Name", (i) => c.name[i].toLowerCase(), null],
     ["seconds", "Duration", (i) => c.seconds[i], (i) => reelcache.duration(c.seconds[i])],
     ["clips", "Clips", (i) => c.clips[i], (i) => count(c.clips[i])],
-    ["shape", "Picture", (i) => c.width[i] * c.height[i], (i) => (c.width[i] ? `${c.width[i]} × ${c.height[i]}` : "–")],
-    ["fps", "fps", (i) => c.fps[i], (i) => (c.fps[i] === null ? "–" : String(Number(c.fps[i].toPrecision(5))))],
+    [
+      "shape",
+      "Picture",
+      (i) => c.width[i] * c.height[i],
+      (i) => (c.width[i] ? `${c.width[i]} × ${c.height[i]}` : "–"),
+    ],
+    [
+      "fps",
+      "fps",
+      (i) => c.fps[i],
+      (i) => (c.fps[i] === null ? "–" : String(Number(c.fps[i].toPrecision(5)))),
+    ],
     ["codec", "Codec", (i) => table.words[c.codec[i]], (i) => name(table.words[c.codec[i]] || "–")],
-    ["sound", "Sound", (i) => c.sound[i], (i) => (c.sound[i] ? "yes" : c.sound[i] === null ? "–" : "no")],
+    [
+      "sound",
+      "Sound",
+      (i) => c.sound[i],
+      (i) => (c.sound[i] ? "yes" : c.sound[i] === null ? "–" : "no"),
+    ],
     ["tokens", "Tokens", (i) => c.tokens[i], (i) => reelcache.short(c.tokens[i])],
     ["bytes", "Size", (i) => c.bytes[i], (i) => reelcache.bytes(c.bytes[i])],
   ];
   if (c.static.some((value) => value !== null)) {
-    all.push(["motion", "Motion", (i) => (c.static[i] === null ? null : 1 - c.static[i]), (i) =>
-      c.static[i] === null ? "–" : make("span", { class: "meter", title: `${reelcache.percent(1 - c.static[i])} of the picture changes from frame to frame` },
-        make("span", { style: { width: `${100 * (1 - c.static[i])}%` } }))]);
+    all.push([
+      "motion",
+      "Motion",
+      (i) => (c.static[i] === null ? null : 1 - c.static[i]),
+      (i) =>
+        c.static[i] === null
+          ? "–"
+          : make(
+              "span",
+              {
+                class: "meter",
+                title: `${reelcache.percent(1 - c.static[i])} of the picture changes from frame to frame`,
+              },
+              make("span", { style: { width: `${100 * (1 - c.static[i])}%` } }),
+            ),
+    ]);
   }
   if (c.events.some((events) => events)) {
     const total = (i) => Object.values(c.events[i] || {}).reduce((a, b) => a + b, 0);
@@ -42,7 +70,8 @@ reelcache.Table = class {
     const c = this.table.columns;
     this.all = c.id.map((_, row) => row);
     this.texts = c.id.map((id, row) =>
-      `${c.name[row]}\n${this.table.words[c.folder[row]]}\n${id}\n${this.table.words[c.codec[row]]}`.toLowerCase());
+      `${c.name[row]}\n${this.table.words[c.folder[row]]}\n${id}\n${this.table.words[c.codec[row]]}`.toLowerCase(),
+    );
     this.rows = this.all;
   }
 
@@ -62,59 +91,126 @@ reelcache.Table = class {
     const keys = new Map(this.rows.map((row) => [row, column.value(row)]));
     const sign = this.sort.falling ? -1 : 1;
     this.rows.sort((a, b) => {
-      const x = keys.get(a), y = keys.get(b);
+      const x = keys.get(a),
+        y = keys.get(b);
       if (x === y) return a - b;
       if (x === null || x === undefined) return 1;
       if (y === null || y === undefined) return -1;
       return x < y ? -sign : sign;
     });
-    this.page = Math.min(this.page, Math.max(0, Math.ceil(this.rows.length / reelcache.PAGE_ROWS) - 1));
+    this.page = Math.min(
+      this.page,
+      Math.max(0, Math.ceil(this.rows.length / reelcache.PAGE_ROWS) - 1),
+    );
     this.draw();
   }
 
-  refilter() { this.page = 0; this.update(); }
+  refilter() {
+    this.page = 0;
+    this.update();
+  }
 
   draw() {
     const { make, count } = reelcache;
     const at = (id) => document.getElementById(id);
     const focused = document.activeElement && document.activeElement.getAttribute("aria-label");
-    at("charts").replaceChildren(...this.charts.map((chart) => {
-      const kept = this.found.filter((row) => this.passes(row, chart));
-      return reelcache.drawChart(chart, this.all, kept, this.chosen.has(chart) ? this.chosen.get(chart) : null, (bin) => {
-        if (bin === null) this.chosen.delete(chart);
-        else this.chosen.set(chart, bin);
-        this.refilter();
-        const again = [...at("charts").querySelectorAll("button")].find((b) => b.title.startsWith(chart.labels[bin ?? 0] + ":"));
-        if (again && focused) again.focus();
-      });
-    }));
-    const chips = [...this.chosen].map(([chart, bin]) => this.chip(`${chart.title}: ${chart.labels[bin]}`, () => this.chosen.delete(chart)));
-    if (this.cluster !== null) chips.push(this.chip(`Duplicates: cluster ${this.cluster + 1}`, () => { this.cluster = null; }));
+    at("charts").replaceChildren(
+      ...this.charts.map((chart) => {
+        const kept = this.found.filter((row) => this.passes(row, chart));
+        return reelcache.drawChart(
+          chart,
+          this.all,
+          kept,
+          this.chosen.has(chart) ? this.chosen.get(chart) : null,
+          (bin) => {
+            if (bin === null) this.chosen.delete(chart);
+            else this.chosen.set(chart, bin);
+            this.refilter();
+            const again = [...at("charts").querySelectorAll("button")].find((b) =>
+              b.title.startsWith(chart.labels[bin ?? 0] + ":"),
+            );
+            if (again && focused) again.focus();
+          },
+        );
+      }),
+    );
+    const chips = [...this.chosen].map(([chart, bin]) =>
+      this.chip(`${chart.title}: ${chart.labels[bin]}`, () => this.chosen.delete(chart)),
+    );
+    if (this.cluster !== null)
+      chips.push(
+        this.chip(`Duplicates: cluster ${this.cluster + 1}`, () => {
+          this.cluster = null;
+        }),
+      );
     at("chips").replaceChildren(...chips);
-    at("found").textContent = this.rows.length === this.all.length
-      ? count(this.all.length, "video") : `${count(this.rows.length)} of ${count(this.all.length, "video")}`;
+    at("found").textContent =
+      this.rows.length === this.all.length
+        ? count(this.all.length, "video")
+        : `${count(this.rows.length)} of ${count(this.all.length, "video")}`;
     at("videos").replaceChildren(this.head(), this.body());
     this.pager(at("pager"));
   }
 
   chip(text, remove) {
-    return reelcache.make("button", { type: "button", class: "chip", title: "Take this filter away", onclick: () => { remove(); this.refilter(); } },
-      reelcache.shown(text), reelcache.make("span", { "aria-hidden": "true", class: "cross" }, "×"));
+    return reelcache.make(
+      "button",
+      {
+        type: "button",
+        class: "chip",
+        title: "Take this filter away",
+        onclick: () => {
+          remove();
+          this.refilter();
+        },
+      },
+      reelcache.shown(text),
+      reelcache.make("span", { "aria-hidden": "true", class: "cross" }, "×"),
+    );
   }
 
   head() {
     const { make } = reelcache;
-    return make("thead", {}, make("tr", {}, make("th", { class: "picture" }, make("span", { class: "unseen" }, "Picture")),
-      ...this.columns.map((column) => {
-        const now = this.sort.key === column.key;
-        const arrow = now ? (this.sort.falling ? "↓" : "↑") : "";
-        return make("th", { class: column.key, scope: "col", "aria-sort": now ? (this.sort.falling ? "descending" : "ascending") : null },
-          make("button", { type: "button", class: "sort", onclick: () => {
-            this.sort = { key: column.key, falling: now ? !this.sort.falling : column.key !== "name" && column.key !== "codec" };
-            this.refilter();
-            document.querySelector(`th.${column.key} button`).focus();
-          } }, column.title, make("span", { class: "arrow", "aria-hidden": "true" }, arrow)));
-      })));
+    return make(
+      "thead",
+      {},
+      make(
+        "tr",
+        {},
+        make("th", { class: "picture" }, make("span", { class: "unseen" }, "Picture")),
+        ...this.columns.map((column) => {
+          const now = this.sort.key === column.key;
+          const arrow = now ? (this.sort.falling ? "↓" : "↑") : "";
+          return make(
+            "th",
+            {
+              class: column.key,
+              scope: "col",
+              "aria-sort": now ? (this.sort.falling ? "descending" : "ascending") : null,
+            },
+            make(
+              "button",
+              {
+                type: "button",
+                class: "sort",
+                onclick: () => {
+                  this.sort = {
+                    key: column.key,
+                    falling: now
+                      ? !this.sort.falling
+                      : column.key !== "name" && column.key !== "codec",
+                  };
+                  this.refilter();
+                  document.querySelector(`th.${column.key} button`).focus();
+                },
+              },
+              column.title,
+              make("span", { class: "arrow", "aria-hidden": "true" }, arrow),
+            ),
+          );
+        }),
+      ),
+    );
   }
 
   body() {
@@ -122,8 +218,19 @@ reelcache.Table = class {
     const first = this.page * reelcache.PAGE_ROWS;
     const rows = this.rows.slice(first, first + reelcache.PAGE_ROWS);
     if (!rows.length) {
-      return make("tbody", {}, make("tr", {}, make("td", { colSpan: this.columns.length + 1, class: "empty" },
-        this.all.length ? "No video passes these filters." : "There is no video in this cache.")));
+      return make(
+        "tbody",
+        {},
+        make(
+          "tr",
+          {},
+          make(
+            "td",
+            { colSpan: this.columns.length + 1, class: "empty" },
+            this.all.length ? "No video passes these filters." : "There is no video in this cache.",
+          ),
+        ),
+      );
     }
     return make("tbody", {}, ...rows.map((row) => this.row(row)));
   }
@@ -132,29 +239,61 @@ reelcache.Table = class {
     const { make, name } = reelcache;
     const c = this.table.columns;
     const opens = row < this.table.portraits;
-    const link = (...inside) => opens ? make("a", { href: reelcache.linkTo(c.id[row]) }, ...inside) : make("span", {}, ...inside);
-    const picture = opens ? make("img", { loading: "lazy", decoding: "async", alt: "", src: reelcache.file(row, "-small.jpg"), onerror: (event) => event.target.remove() }) : null;
+    const link = (...inside) =>
+      opens
+        ? make("a", { href: reelcache.linkTo(c.id[row]) }, ...inside)
+        : make("span", {}, ...inside);
+    const picture = opens
+      ? make("img", {
+          loading: "lazy",
+          decoding: "async",
+          alt: "",
+          src: reelcache.file(row, "-small.jpg"),
+          onerror: (event) => event.target.remove(),
+        })
+      : null;
     const cells = this.columns.map((column) => {
       if (column.key !== "name") return make("td", { class: column.key }, column.cell(row));
       const folder = this.table.words[c.folder[row]];
-      return make("td", { class: "name" }, link(name(c.name[row], { class: "file" })), this.badges(row),
-        make("div", { class: "folder" }, name(folder || c.id[row])));
+      return make(
+        "td",
+        { class: "name" },
+        link(name(c.name[row], { class: "file" })),
+        this.badges(row),
+        make("div", { class: "folder" }, name(folder || c.id[row])),
+      );
     });
-    return make("tr", {
-      class: opens ? "opens" : "",
-      onclick: (event) => { if (opens && !event.target.closest("a, button")) location.hash = reelcache.linkTo(c.id[row]); },
-    }, make("td", { class: "picture" }, picture), ...cells);
+    return make(
+      "tr",
+      {
+        class: opens ? "opens" : "",
+        onclick: (event) => {
+          if (opens && !event.target.closest("a, button"))
+            location.hash = reelcache.linkTo(c.id[row]);
+        },
+      },
+      make("td", { class: "picture" }, picture),
+      ...cells,
+    );
   }
 
   badges(row) {
     const { make, count } = reelcache;
     const c = this.table.columns;
     const badges = [];
-    const add = (kind, text, title) => badges.push(make("span", { class: `badge ${kind}`, title }, text));
-    if (c.damage[row] & 1) add("warn", "truncated", "The file ends before its container says it does");
+    const add = (kind, text, title) =>
+      badges.push(make("span", { class: `badge ${kind}`, title }, text));
+    if (c.damage[row] & 1)
+      add("warn", "truncated", "The file ends before its container says it does");
     if (c.damage[row] & 2) add("warn", "corrupt", "Decoding met damage");
-    if (c.missing[row]) add("bad", `${count(c.missing[row])} missing`, "Planned clips that are not there");
-    if (c.copies[row]) add("plain", c.copies[row] === 1 ? "1 copy" : `${count(c.copies[row])} copies`, "Files of equal content");
+    if (c.missing[row])
+      add("bad", `${count(c.missing[row])} missing`, "Planned clips that are not there");
+    if (c.copies[row])
+      add(
+        "plain",
+        c.copies[row] === 1 ? "1 copy" : `${count(c.copies[row])} copies`,
+        "Files of equal content",
+      );
     if (c.cluster[row] >= 0) add("plain", `cluster ${c.cluster[row] + 1}`, "Of duplicates");
     return make("span", { class: "badges" }, ...badges);
   }
@@ -162,7 +301,10 @@ reelcache.Table = class {
   pager(box) {
     const { make, count } = reelcache;
     const pages = Math.ceil(this.rows.length / reelcache.PAGE_ROWS);
-    if (pages <= 1) { box.replaceChildren(); return; }
+    if (pages <= 1) {
+      box.replaceChildren();
+      return;
+    }
     const go = (page, id) => () => {
       this.page = page;
       this.update();
@@ -170,40 +312,23 @@ reelcache.Table = class {
       const again = document.getElementById(id);
       if (again && !again.disabled) again.focus({ preventScroll: true });
     };
-    const button = (id, text, page) => make("button", { type: "button", id, disabled: page < 0 || page >= pages || page === this.page, onclick: go(page, id) }, text);
-    box.replaceChildren(button("page-first", "First", 0), button("page-back", "Back", this.page - 1),
+    const button = (id, text, page) =>
+      make(
+        "button",
+        {
+          type: "button",
+          id,
+          disabled: page < 0 || page >= pages || page === this.page,
+          onclick: go(page, id),
+        },
+        text,
+      );
+    box.replaceChildren(
+      button("page-first", "First", 0),
+      button("page-back", "Back", this.page - 1),
       make("span", { class: "muted" }, `page ${count(this.page + 1)} of ${count(pages)}`),
-      button("page-next", "Next", this.page + 1), button("page-last", "Last", pages - 1));
+      button("page-next", "Next", this.page + 1),
+      button("page-last", "Last", pages - 1),
+    );
   }
-};
-
-reelcache.drawRejects = function (rejects) {
-  const { make, count, name } = reelcache;
-  const title = make("h2", {}, "Rejected ", make("small", {}, rejects.count ? count(rejects.count, "source") : ""));
-  if (!rejects.count) return [title, make("p", { class: "empty" }, "No source was rejected.")];
-  const largest = Math.max(...rejects.reasons.map(([, number]) => number));
-  const bars = rejects.reasons.map(([reason, number, meaning]) =>
-    make("div", { class: "bar", title: meaning },
-      make("span", { class: "bar-name" }, make("code", {}, reason), make("span", { class: "meaning" }, ` ${meaning}`)),
-      make("span", { class: "bar-track" }, make("span", { class: "bar-now bad", style: { width: `${(100 * number) / largest}%`, minWidth: "2px" } })),
-      make("span", { class: "bar-count" }, count(number))));
-  const body = make("tbody");
-  const more = make("button", { type: "button" }, "");
-  let shown = 0;
-  const show = () => {
-    const next = rejects.rows.slice(shown, shown + 100);
-    shown += next.length;
-    body.append(...next.map(([uri, stage, reason, detail]) => make("tr", {}, make("td", {}, make("code", {}, reason)),
-      make("td", {}, stage), make("td", { class: "uri" }, name(uri)), make("td", {}, name(detail)))));
-    more.textContent = `Show more, ${count(rejects.rows.length - shown)} are left`;
-    more.hidden = shown >= rejects.rows.length;
-  };
-  more.addEventListener("click", show);
-  show();
-  const rest = rejects.count - rejects.rows.length;
-  return [title, make("div", { class: "card chart rows reasons" }, ...bars),
-    make("details", { class: "card" }, make("summary", {}, "Which sources, and why"),
-      make("div", { class: "table-box" }, make("table", { class: "plain" },
-        make("thead", {}, make("tr", {}, ...["Reason", "Stage", "Source", "Detail"].map((text) => make("th", { scope: "col" }, text)))), body)),
-      more, rest > 0 ? make("p", { class: "muted" }, `and ${count(rest)} more: pipeline rejects lists all`) : null)];
 };

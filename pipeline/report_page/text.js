@@ -34,14 +34,24 @@ reelcache.count = (number, noun) =>
 
 // Such as 12.3k, 4.56M: three digits that count.
 reelcache.short = function (number) {
-  for (const [unit, size] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
+  for (const [unit, size] of [
+    ["T", 1e12],
+    ["G", 1e9],
+    ["M", 1e6],
+    ["k", 1e3],
+  ]) {
     if (number >= size) return (number / size).toPrecision(3).replace(/\.?0+$/, "") + unit;
   }
   return reelcache.count(Math.round(number));
 };
 
 reelcache.bytes = function (number) {
-  for (const [unit, size] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
+  for (const [unit, size] of [
+    ["TB", 1e12],
+    ["GB", 1e9],
+    ["MB", 1e6],
+    ["kB", 1e3],
+  ]) {
     if (number >= size) return `${(number / size).toFixed(1)} ${unit}`;
   }
   return `${number} bytes`;
