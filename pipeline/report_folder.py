@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import time
 import uuid
@@ -30,7 +29,7 @@ from pipeline.gaps import find_gaps
 from pipeline.overview import take_overview
 from pipeline.places import NUM_READERS, is_local
 from pipeline.pool import num_cores
-from pipeline.portraying import portray
+from pipeline.portraying import FEATURE_BYTES, portray
 from pipeline.report_clusters import read_memberships
 from pipeline.report_table import describe_cache, describe_rejects, describe_videos
 from pipeline.storage import storage_errors
@@ -41,6 +40,9 @@ PAGE = "pipeline.report_page"
 PAGE_SUFFIXES = (".html", ".css", ".js")
 MOST_FRAMES, LEAST_CLIPS = 192, 8
 """Of a video, that have pictures: clips of so many frames together, but not fewer clips."""
+
+MOST_BYTES = 2**30
+"""Of features in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +175,7 @@ def write_script(path: Path, function: str, *values: Any) -> int:
 
 @contextlib.contextmanager
 def _appears_whole(folder: Path) -> Iterator[Path]:
-    folder = Path(os.path.abspath(folder))  # noqa: PTH100  resolve() would follow a link
+    folder = folder.resolve()  # of a link, what it leads to
     folder.parent.mkdir(parents=True, exist_ok=True)
     token = uuid.uuid4().hex[:8]
     partial = folder.with_name(f".{folder.name}.{token}.part")
@@ -202,5 +204,6 @@ def _each(work: Callable[[int], int], count: int, *, threads: int) -> Generator[
 
 
 def _num_threads(cache: FeatureCache) -> int:
-    # Remote samples are waited for.
-    return num_cores() if is_local(cache.layout.root) else NUM_READERS
+    # Remote samples are waited for. Each thread holds the features of a video.
+    threads = num_cores() if is_local(cache.layout.root) else NUM_READERS
+    return min(threads, MOST_BYTES // FEATURE_BYTES)

@@ -32,8 +32,7 @@ replaced whole; a folder that is no report never is."""
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path),
-    default=Path("report"),
+    default="report",
     show_default=True,
     metavar="FOLDER",
     help="The folder to write, on this machine.",
@@ -55,7 +54,7 @@ replaced whole; a folder that is no report never is."""
 def report(
     *,
     cache: str,
-    out: Path,
+    out: str,
     clips: int | None,
     limit: int | None,
     as_json: bool,
@@ -68,11 +67,12 @@ def report(
     from pipeline.cli.counting import counting
     from pipeline.report_folder import check_folder, write_report
 
-    check_folder(out)
+    folder = _local_folder(out)
+    check_folder(folder)
     with open_cache(cache) as opened, counting("report", "videos", quiet=quiet) as count:
         written = write_report(
             opened,
-            out,
+            folder,
             most_clips=clips,
             most_portraits=limit,
             on_begin=count.begin,
@@ -90,13 +90,29 @@ def report(
         }
         print_json(numbers)
         return
-    each = (written.num_bytes - written.page_bytes) / max(1, written.num_portraits)
+    page = size_text(written.page_bytes)
+    if written.num_portraits:
+        each = (written.num_bytes - written.page_bytes) / written.num_portraits
+        page += f", and {size_text(each)} for each video"
     print_facts(
         [
             ("videos", f"{written.num_videos:,}, of which {written.num_portraits:,} can be opened"),
-            ("page", f"{size_text(written.page_bytes)}, and {size_text(each)} for each video"),
+            ("page", page),
             ("bytes", f"{size_text(written.num_bytes)} in {count_text(written.num_files, 'file')}"),
             ("time", duration_text(written.seconds)),
             ("open", str(written.path)),
         ]
     )
+
+
+def _local_folder(text: str) -> Path:
+    from pipeline.places import to_place
+    from pipeline.source_files import is_remote
+    from schemas.errors import UsageError
+
+    if is_remote(text):
+        raise UsageError(
+            f"{text}: a report is written to a folder of this machine",
+            hint="write it here, then copy the folder with the store's own tools",
+        )
+    return Path(to_place(text))

@@ -42,3 +42,7 @@ def test_report_replaces_nothing_of_anyone(
     assert call(["report", str(tmp_path / "no"), "-o", str(tmp_path / "r")]) == 2
     assert not (tmp_path / "r").exists()
     assert call(["report", str(small_cache), "-o", str(tmp_path / "r"), "--clips", "0"]) == 2
+    assert call(["report", str(small_cache), "-o", "s3://bucket/report"]) == 2
+    assert "of this machine" in capsys.readouterr().err
+    assert call(["report", str(small_cache), "-o", (tmp_path / "url").as_uri(), "-q"]) == 0
+    assert (tmp_path / "url" / "index.html").is_file()
