@@ -106,8 +106,7 @@ def report(
 
 
 def _local_folder(text: str) -> Path:
-    from pipeline.places import to_place
-    from pipeline.source_files import is_remote
+    from pipeline.source_files import is_remote, to_path
     from schemas.errors import UsageError
 
     if is_remote(text):
@@ -115,4 +114,4 @@ def _local_folder(text: str) -> Path:
             f"{text}: a report is written to a folder of this machine",
             hint="write it here, then copy the folder with the store's own tools",
         )
-    return Path(to_place(text))
+    return to_path(text)
