@@ -145,12 +145,16 @@ class FeatureCache:
                         found[given_id] = video_id
         return found
 
+    def find_video(self, name: str) -> str | None:
+        """The id of the video of an id, an alias or a uri; None: there is no such video."""
+        return name if name in self.videos else self.aliases.get(to_public(name))
+
     def video(self, name: str) -> Iterator[Sample]:
         """The samples of a video by its id, an alias or a uri, in order of time.
 
         UsageError: no such video.
         """
-        video_id = name if name in self.videos else self.aliases.get(to_public(name))
+        video_id = self.find_video(name)
         if video_id is None:
             raise UsageError(f"no video {name!r} in the cache{nearest(name, self.videos)}")
         return (self[key] for key in self.videos[video_id])

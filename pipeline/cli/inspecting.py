@@ -6,10 +6,17 @@ import json
 import shlex
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.cli.inspecting_shard import (
+    describe_member,
+    inspect_shard,
+    member_cells,
+    say_rest,
+    shape_text,
+)
 from pipeline.cli.show import (
     common_options,
     count_text,
@@ -20,40 +27,47 @@ from pipeline.cli.show import (
     set_verbosity,
     size_text,
 )
-from schemas.errors import CacheDamaged, UsageError
+from schemas.errors import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.places import Place
+    from pipeline.cache import FeatureCache
 
 EPILOG = """\b
 Examples:
   pipeline inspect cache/
   pipeline inspect cache/shards/train-000000-3fa9c1d2.tar
+  pipeline inspect cache/::v0123456789abcdef
   pipeline inspect cache/::v0123456789abcdef_000000 --json
   pipeline inspect s3://bucket/cache"""
 
 SHOWN = 20
+MOTION_WIDTH = 16
+"""Characters of a line of small bars, one or more clips each."""
 
 
 @click.command(epilog=EPILOG, no_args_is_help=True)
-@click.argument("target", metavar="CACHE|SHARD.tar|CACHE::KEY")
+@click.argument("target", metavar="CACHE|SHARD.tar|CACHE::VIDEO|CACHE::KEY")
 @click.option("--all", "show_all", is_flag=True, help=f"All rows, not the first {SHOWN}.")
 @common_options
 def inspect(*, target: str, show_all: bool, as_json: bool, quiet: bool, loud: bool) -> None:
-    """Look into a cache, a shard or one sample: shapes, dtypes, bytes, times."""
+    """Look into a cache, a shard, a video or one sample: shapes, dtypes, bytes, times.
+
+    VIDEO is an id, one that was given, or a uri.
+    """
     set_verbosity(quiet=quiet, loud=loud)
     from pipeline.places import is_file, to_place
 
+    most_rows = None if show_all else SHOWN
     cache, separator, key = target.partition("::")
     if separator:
-        _inspect_sample(cache, key, as_json=as_json)
+        _inspect_part(cache, key, most_rows=most_rows, as_json=as_json)
     elif target.endswith(".tar") or is_file(to_place(target)):
-        _inspect_shard(to_place(target), show_all=show_all, as_json=as_json)
+        inspect_shard(to_place(target), most_rows=most_rows, as_json=as_json)
     else:
-        _inspect_cache(target, show_all=show_all, as_json=as_json)
+        _inspect_cache(target, most_rows=most_rows, as_json=as_json)
 
 
-def _inspect_cache(path: str, *, show_all: bool, as_json: bool) -> None:
+def _inspect_cache(path: str, *, most_rows: int | None, as_json: bool) -> None:
     from pipeline.cache import open_cache
 
     with open_cache(path) as cache:
@@ -105,22 +119,54 @@ def _inspect_cache(path: str, *, show_all: bool, as_json: bool) -> None:
         click.echo()
         print_table(("member", "encoder", "shape", "dtype"), list(_stream_rows(cache)))
         click.echo()
-        shown = videos if show_all else videos[:SHOWN]
-        print_table(
-            ("first key", "clips", "start", "end", "damage", "source"),
-            [
-                (
-                    video["first_key"],
-                    video["clips"],
-                    video["start_seconds"],
-                    video["end_seconds"],
-                    video["damage"] or "-",
-                    PurePath(video["source"]).name,
-                )
-                for video in shown
-            ],
-        )
-        _say_rest(len(videos) - len(shown), "video")
+        _print_sizes(cache)
+        click.echo()
+        shown = videos[:most_rows]
+        _print_videos(cache, shown)
+        say_rest(len(videos) - len(shown), "video")
+
+
+def _print_sizes(cache: FeatureCache) -> None:
+    from collections import Counter
+
+    from pipeline.cli.bars import bar
+
+    sizes: Counter[str] = Counter()
+    extents = cache.extents
+    for name, size in zip(extents.name_codes.tolist(), extents.member_bytes.tolist(), strict=True):
+        sizes[extents.names[name]] += size
+    largest = max(sizes.values(), default=0)
+    print_table(
+        ("member", "in all", ""),
+        [(name, size_text(size), bar(size, largest=largest)) for name, size in sizes.most_common()],
+    )
+
+
+def _print_videos(cache: FeatureCache, videos: list[dict[str, Any]]) -> None:
+    from pipeline.cli.bars import sparkline
+    from pipeline.cli.inspecting_video import motion_of
+
+    motions = [
+        [motion_of(cache.row(key).quality) for key in cache.videos[video["video_id"]]]
+        for video in videos
+    ]
+    judged = any(value is not None for values in motions for value in values)
+    header = ("first key", "clips", "start", "end", "damage", *(["motion"] * judged), "source")
+    print_table(
+        header,
+        [
+            (
+                video["first_key"],
+                video["clips"],
+                video["start_seconds"],
+                video["end_seconds"],
+                video["damage"] or "-",
+                *([sparkline(values, low=0, high=1, width=MOTION_WIDTH)] * judged),
+                PurePath(video["source"]).name,
+            )
+            for video, values in zip(videos, motions, strict=True)
+        ],
+    )
 
 
 def _video_rows(cache: Any) -> Iterator[dict[str, Any]]:
@@ -152,145 +198,87 @@ def _stream_rows(cache: Any) -> Iterator[tuple[str, ...]]:
     for name, stream in cache.recipe.streams.items():
         stamp = cache.info.stamps[name]
         shape = stored_shape(stream, stamp, num_frames=num_frames)
-        yield f"{name}.npy", stream.encoder, _shape(shape), stream.dtype
+        yield f"{name}.npy", stream.encoder, shape_text(shape), stream.dtype
         if stream.dtype == "int8":
-            yield f"{name}{SCALE_MEMBER}", "", _shape((stamp["dim"],)), "float32"
+            yield f"{name}{SCALE_MEMBER}", "", shape_text((stamp["dim"],)), "float32"
     audio = cache.recipe.audio
     if audio is not None:
         windows = windows_per_clip(fps=cache.recipe.sampling.fps, frames_per_clip=num_frames)
         tokens = (windows, audio.tokens_per_window, cache.info.stamps[AUDIO]["dim"])
-        yield AUDIO_MEMBER, audio.encoder, _shape(tokens), audio.dtype
-        yield AUDIO_MASK_MEMBER, "", _shape((windows,)), "bool"
-    yield "time.npy", "", _shape((num_frames, 2)), "float64"
-    yield "mask.npy", "", _shape((num_frames,)), "bool"
+        yield AUDIO_MEMBER, audio.encoder, shape_text(tokens), audio.dtype
+        yield AUDIO_MASK_MEMBER, "", shape_text((windows,)), "bool"
+    yield "time.npy", "", shape_text((num_frames, 2)), "float64"
+    yield "mask.npy", "", shape_text((num_frames,)), "bool"
 
 
-def _inspect_shard(path: Place, *, show_all: bool, as_json: bool) -> None:
-    from pipeline.places import open_file, size_of
-
-    samples: dict[str, list[dict[str, Any]]] = {}
-    try:
-        num_bytes = size_of(path)
-        with open_file(path) as file:
-            for name, member in _read_members(file, where=str(path)):
-                samples.setdefault(name, []).append(member)
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file") from None
-    except OSError as error:
-        raise CacheDamaged(f"{path}: cannot be read: {error.strerror or error}") from error
-    if as_json:
-        listed = [{"key": key, "members": members} for key, members in samples.items()]
-        print_json({"shard": str(path), "bytes": num_bytes, "samples": listed})
-        return
-    print_facts(
-        [
-            ("shard", str(path)),
-            ("samples", f"{len(samples):,}"),
-            ("bytes", size_text(num_bytes)),
-        ]
-    )
-    click.echo()
-    keys = list(samples) if show_all else list(samples)[:SHOWN]
-    rows = []
-    for key in keys:
-        for number, member in enumerate(samples[key]):
-            rows.append(("" if number else key, *_member_cells(member)))
-    print_table(("key", "member", "shape", "dtype", "bytes"), rows)
-    _say_rest(len(samples) - len(keys), "sample")
-
-
-def _read_members(shard: IO[bytes], *, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    import tarfile
-
-    try:
-        with tarfile.open(fileobj=shard, mode="r:") as archive:
-            for entry in archive:
-                file = archive.extractfile(entry)
-                if file is None:
-                    continue
-                key, _, name = entry.name.partition(".")
-                head = file.read(256) if name.endswith(".npy") else b""
-                yield key, _describe_member(name, head, entry.size)
-    except tarfile.TarError as error:
-        raise CacheDamaged(f"{where}: not a shard: {error}") from error
-
-
-def _describe_member(name: str, head: bytes, num_bytes: int) -> dict[str, Any]:
-    import io
-
-    import numpy as np
-
-    shape: list[int] | None = None
-    dtype: str | None = None
-    if name.endswith(".npy"):
-        stream = io.BytesIO(head)
-        try:
-            np.lib.format.read_magic(stream)
-            header = np.lib.format.read_array_header_1_0(stream)
-        except ValueError as error:
-            raise CacheDamaged(f"member {name}: {error}") from error
-        shape, dtype = list(header[0]), str(header[2])
-    return {"name": name, "dtype": dtype, "shape": shape, "bytes": num_bytes}
-
-
-def _inspect_sample(path: str, key: str, *, as_json: bool) -> None:
+def _inspect_part(path: str, name: str, *, most_rows: int | None, as_json: bool) -> None:
     from pipeline.cache import open_cache
+    from pipeline.cli.inspecting_video import inspect_video
 
-    if not key:
+    if not name:
         raise UsageError(
             f"{path}:: names no key", hint=f"see: pipeline inspect {shlex.quote(str(path))}"
         )
     with open_cache(path) as cache:
-        if key in cache.videos and key not in cache:
-            raise UsageError(
-                f"{key!r} is a video of {count_text(len(cache.videos[key]), 'sample')}",
-                hint=f"its first sample is {path}::{cache.videos[key][0]}",
-            )
-        row, sample = cache.row(key), cache[key]
-        members = []
-        for name, data in sample.to_members():
-            head = b"".join(bytes(part[:256]) for part in data)[:256]
-            members.append(_describe_member(name, head, row.members[name][1]))
-        if as_json:
-            print_json(
-                {
-                    "key": key,
-                    "shard": row.shard,
-                    "members": members,
-                    "json": sample.info,
-                    "times": sample.times.tolist(),
-                    "mask": sample.mask.tolist(),
-                }
-                | ({} if sample.audio_mask is None else {"audio_mask": sample.audio_mask.tolist()})
-            )
+        if name in cache:
+            _inspect_sample(cache, name, as_json=as_json)
             return
-        print_facts([("key", key), ("shard", str(cache.layout.tar(row.shard)))])
-        click.echo()
-        print_table(("member", "shape", "dtype", "bytes"), [_member_cells(m) for m in members])
-        click.echo()
-        print_table(
-            ("frame", "start", "end", "filled"),
-            [
-                (number, float(start), float(end), "" if real else "yes")
-                for number, ((start, end), real) in enumerate(
-                    zip(sample.times, sample.mask, strict=True)
-                )
-            ],
+        video_id = cache.find_video(name)
+        if video_id is None:
+            cache.row(name)  # says what is like it
+        else:
+            inspect_video(cache, video_id, most_rows=most_rows, as_json=as_json)
+            if not as_json and most_rows is not None:
+                say_rest(len(cache.videos[video_id]) - most_rows, "clip")
+
+
+def _inspect_sample(cache: FeatureCache, key: str, *, as_json: bool) -> None:
+    from pipeline.cli.inspecting_video import clip_table
+
+    row, sample = cache.row(key), cache[key]
+    members = []
+    for name, data in sample.to_members():
+        head = b"".join(bytes(part[:256]) for part in data)[:256]
+        members.append(describe_member(name, head, row.members[name][1]))
+    if as_json:
+        print_json(
+            {
+                "key": key,
+                "shard": row.shard,
+                "members": members,
+                "json": sample.info,
+                "times": sample.times.tolist(),
+                "mask": sample.mask.tolist(),
+            }
+            | ({} if sample.audio_mask is None else {"audio_mask": sample.audio_mask.tolist()})
         )
-        click.echo()
-        facts = sorted(sample.info.items())
-        print_facts([(name, json.dumps(value, ensure_ascii=False)) for name, value in facts])
+        return
+    print_facts([("key", key), ("shard", str(cache.layout.tar(row.shard)))])
+    click.echo()
+    _print_members(members)
+    click.echo()
+    header, cells = clip_table([row])
+    print_table(header[:-1], [line[:-1] for line in cells])
+    click.echo()
+    print_table(
+        ("frame", "start", "end", "filled"),
+        [
+            (number, float(start), float(end), "" if real else "yes")
+            for number, ((start, end), real) in enumerate(
+                zip(sample.times, sample.mask, strict=True)
+            )
+        ],
+    )
+    click.echo()
+    facts = sorted(sample.info.items())
+    print_facts([(name, json.dumps(value, ensure_ascii=False)) for name, value in facts])
 
 
-def _member_cells(member: dict[str, Any]) -> tuple[Any, ...]:
-    shape = "" if member["shape"] is None else _shape(tuple(member["shape"]))
-    return member["name"], shape, member["dtype"] or "", member["bytes"]
+def _print_members(members: list[dict[str, Any]]) -> None:
+    from pipeline.cli.bars import bar
 
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return " x ".join(str(size) for size in shape)
-
-
-def _say_rest(count: int, noun: str) -> None:
-    if count > 0:
-        click.echo(f"and {count_text(count, noun)} more (--all)")
+    largest = max(member["bytes"] for member in members)
+    print_table(
+        ("member", "shape", "dtype", "bytes", ""),
+        [(*member_cells(m), bar(m["bytes"], largest=largest, width=24)) for m in members],
+    )

@@ -72,7 +72,7 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     """Name and value, a line each."""
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
-        click.echo(f"{name:{width}}  {value}")
+        click.echo(f"{name:{width}}  {value}".rstrip())
 
 
 def size_text(num_bytes: float) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.cli.bars import print_bars
 from pipeline.cli.show import (
     common_options,
     duration_text,
@@ -24,7 +25,6 @@ Examples:
   pipeline stats cache/
   pipeline stats cache/ --json"""
 
-BAR_WIDTH = 40
 _DURATIONS = (0.0, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, float("inf"))
 
 
@@ -58,7 +58,7 @@ def stats(*, cache: str, as_json: bool, quiet: bool, loud: bool) -> None:
         histogram = numbers["histograms"][title]
         if histogram:
             click.echo(f"\n{title}")
-            _print_bars(histogram)
+            print_bars(histogram)
 
 
 def _collect(path: str) -> dict[str, Any]:
@@ -120,11 +120,9 @@ def _histograms(probes: list[Any], reasons: list[str]) -> dict[str, dict[str, in
 
 
 def _rate_text(probe: Any) -> str:
-    # Some containers do not say a rate; then the packets do.
-    lasts = probe.last_seconds - probe.first_seconds
-    fps = probe.average_fps
-    if not fps and probe.num_packets > 1 and lasts > 0:
-        fps = (probe.num_packets - 1) / lasts
+    from pipeline.overview import frame_rate
+
+    fps = frame_rate(probe)
     return f"{fps:.5g} fps" if fps else "unknown"
 
 
@@ -138,12 +136,3 @@ def _most_common(values: Any, *, limit: int = 8) -> dict[str, int]:
     shown = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit])
     rest = counts.total() - sum(shown.values())
     return shown | ({"other": rest} if rest else {})
-
-
-def _print_bars(histogram: dict[str, int]) -> None:
-    width = max(len(name) for name in histogram)
-    largest = max(histogram.values())
-    for name, count in histogram.items():
-        click.echo(
-            f"  {name:{width}}  {'█' * max(1, round(BAR_WIDTH * count / largest))} {count:,}"
-        )
