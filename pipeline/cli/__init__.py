@@ -18,6 +18,7 @@ COMMANDS: Commands = {
     "inspect": ("pipeline.cli.inspecting:inspect", "Look into a cache, a shard or a sample."),
     "verify": ("pipeline.cli.verify:verify", "Check every byte of a cache; exit 1 on findings."),
     "stats": ("pipeline.cli.stats:stats", "Totals and distributions of a cache."),
+    "slice": ("pipeline.cli.slice:slice_", "A cache of some clips of another one."),
     "rejects": ("pipeline.cli.rejects:rejects", "Which sources could not be used, and why."),
     "recipes": ("pipeline.cli.recipes:recipes", "List, show or check recipes."),
     "encoders": ("pipeline.cli.encoders:encoders", "List, show or check encoders."),
