@@ -48,8 +48,9 @@ def choose_clips(
 ) -> Choice:
     """The clips that manifest or videos name (all where neither is given) and that pass the filter.
 
-    A row of a manifest with a span means the clips that overlap it. Names are ids, uris or ids that
-    were given to a source. A rejected source has no clips, so that no filter lets it pass.
+    A row of a manifest with a span means the clips that overlap it. Names are ids, uris, ids that
+    were given to a source, or the name of a file that only one source has. A rejected source has no
+    clips, so that no filter lets it pass.
 
     UsageError: a name or row matches nothing (rows may be skipped), or the expression is wrong.
     """
@@ -103,6 +104,12 @@ class _Names:
             source = probe.source
             for name in {source.uri, source.video_id, probe.video_id} - {None, ""}:
                 self._probes.setdefault(str(name), []).append(probe)
+        files: dict[str, list[Probe]] = {}
+        for uri in {probe.source.uri for probes in self._probes.values() for probe in probes}:
+            files.setdefault(uri.rpartition("/")[2], []).extend(self._probes[uri])
+        for name, probes in files.items():
+            if len({probe.source.uri for probe in probes}) == 1:
+                self._probes.setdefault(name, probes)
         self.known = self._rows_of.keys() | self._probes.keys()
 
     def choose(self, name: str, rows: npt.NDArray[np.bool_], rejected: set[Identity]) -> bool:

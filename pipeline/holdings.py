@@ -61,6 +61,7 @@ def read_holdings(cache: FeatureCache) -> list[Holding]:
     newest: dict[tuple[str, int], Holding] = {}
     for spec, sidecar in zip(specs, read_sidecars(specs, cache.layout), strict=True):
         for holding in _of_shard(cache, spec, sidecar):
+            newest.pop(holding.place, None)
             newest[holding.place] = holding
     return list(newest.values())
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pipeline.cache import FeatureCache
+from pipeline.carrying import carry_events
 from pipeline.choosing import Choice
-from pipeline.events import list_kinds, read_events, read_made_by, write_events
 from pipeline.holdings import Holding, keep_clips, read_holdings
 from pipeline.layout import CacheLayout
 from pipeline.planning import estimate_clip_bytes, group_pieces
@@ -90,7 +90,7 @@ def write_slice(
         recipe=cache.recipe,
         stamps=cache.info.stamps,
         progress=progress,
-        finish=lambda: _copy_events(cache.layout, layout, video_ids=plan.video_ids),
+        finish=lambda: carry_events([cache.layout], layout, video_ids=plan.video_ids),
     )
 
 
@@ -135,14 +135,3 @@ def _group(holdings: Iterable[Holding], cache: FeatureCache) -> Iterable[NewShar
             members = (places[piece.video_id, piece.first_clip] for piece in group)
             yield NewShard(spec=spec, holdings=tuple(members))
             index += 1
-
-
-def _copy_events(old: CacheLayout, new: CacheLayout, *, video_ids: set[str]) -> None:
-    for kind in list_kinds(old):
-        events = read_events(old, kinds=[kind])
-        write_events(
-            new,
-            kind=kind,
-            events=(event for name in sorted(video_ids) for event in events.get(name, ())),
-            made_by=read_made_by(old, kind=kind),
-        )

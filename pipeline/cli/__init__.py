@@ -19,6 +19,7 @@ COMMANDS: Commands = {
     "verify": ("pipeline.cli.verify:verify", "Check every byte of a cache; exit 1 on findings."),
     "stats": ("pipeline.cli.stats:stats", "Totals and distributions of a cache."),
     "slice": ("pipeline.cli.slice:slice_", "A cache of some clips of another one."),
+    "merge": ("pipeline.cli.merge:merge", "One cache of the clips of several."),
     "rejects": ("pipeline.cli.rejects:rejects", "Which sources could not be used, and why."),
     "recipes": ("pipeline.cli.recipes:recipes", "List, show or check recipes."),
     "encoders": ("pipeline.cli.encoders:encoders", "List, show or check encoders."),

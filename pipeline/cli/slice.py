@@ -114,7 +114,7 @@ def _tell_of(choice: Choice, *, loud: bool) -> None:
         click.echo(f"{clips} left out: a value that is compared is null.", err=True)
     if choice.skipped:
         rows = count_text(len(choice.skipped), "row")
-        click.echo(f"{rows} of the manifest match nothing{'' if loud else ' (-v)'}.", err=True)
+        click.echo(f"{rows} of the manifest matched nothing{'' if loud else ' (-v)'}.", err=True)
         for line in choice.skipped if loud else ():
             click.echo(f"  {line}", err=True)
     if choice.rejected:
@@ -149,6 +149,6 @@ def _print(plan: Slice, cache: FeatureCache, *, where: str | None, seconds: floa
             ("videos", f"{len(plan.video_ids):,} of {len(cache.videos):,}"),
             ("clips", f"{plan.num_clips:,} of {len(cache):,}"),
             ("bytes", f"{size_text(plan.num_bytes)} in {shards}"),
-            ("seconds", duration_text(seconds)),
+            ("time", duration_text(seconds)),
         ]
     )
