@@ -20,6 +20,7 @@ COMMANDS: Commands = {
     "stats": ("pipeline.cli.stats:stats", "Totals and distributions of a cache."),
     "slice": ("pipeline.cli.slice:slice_", "A cache of some clips of another one."),
     "merge": ("pipeline.cli.merge:merge", "One cache of the clips of several."),
+    "diff": ("pipeline.cli.diff:diff", "What differs between two caches; exit 1 if anything does."),
     "rejects": ("pipeline.cli.rejects:rejects", "Which sources could not be used, and why."),
     "recipes": ("pipeline.cli.recipes:recipes", "List, show or check recipes."),
     "encoders": ("pipeline.cli.encoders:encoders", "List, show or check encoders."),
@@ -34,8 +35,8 @@ Examples:
   pipeline run videos/ cache/
   pipeline inspect cache/
 
-Exit codes: 0 fine, 1 verify found something, 2 wrong use, recipe or place, 3 too many rejects or
-nothing usable, 4 cache damaged or incompatible, 70 a bug, 130 and 143 interrupted."""
+Exit codes: 0 fine, 1 verify or diff found something, 2 wrong use, recipe or place, 3 too many
+rejects or nothing usable, 4 cache damaged or incompatible, 70 a bug, 130 and 143 interrupted."""
 
 
 @click.group(cls=lazy_group(COMMANDS), epilog=EPILOG, context_settings=CONTEXT)
