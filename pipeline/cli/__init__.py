@@ -20,6 +20,10 @@ COMMANDS: Commands = {
     "stats": ("pipeline.cli.stats:stats", "Totals and distributions of a cache."),
     "slice": ("pipeline.cli.slice:slice_", "A cache of some clips of another one."),
     "merge": ("pipeline.cli.merge:merge", "One cache of the clips of several."),
+    "export": (
+        "pipeline.cli.export:export",
+        "Write a cache as Parquet, Lance, safetensors or npy.",
+    ),
     "diff": ("pipeline.cli.diff:diff", "What differs between two caches; exit 1 if anything does."),
     "rejects": ("pipeline.cli.rejects:rejects", "Which sources could not be used, and why."),
     "recipes": ("pipeline.cli.recipes:recipes", "List, show or check recipes."),
