@@ -14,7 +14,7 @@ from pipeline.filtering import where_mask
 from pipeline.manifest import ManifestRow
 from pipeline.probing import read_probes
 from pipeline.signing import to_public
-from pipeline.source_files import to_uri
+from pipeline.source_files import is_remote, to_path, to_uri
 from schemas.errors import UsageError
 from schemas.settings import nearest
 from schemas.video import Probe
@@ -46,7 +46,7 @@ def choose_clips(
     where: str | None = None,
     skip_missing: bool = False,
 ) -> Choice:
-    """The clips that manifest or videos name (all where neither is given) and that pass the filter.
+    """The clips that manifest or videos name, else all, and of these what passes the filter.
 
     A row of a manifest with a span means the clips that overlap it. Names are ids, uris, ids that
     were given to a source, or the name of a file that only one source has. A rejected source has no
@@ -115,7 +115,7 @@ class _Names:
     def choose(self, name: str, rows: npt.NDArray[np.bool_], rejected: set[Identity]) -> bool:
         """Add the clips of what has a name: whether there is such a thing."""
         public = to_public(name)
-        for one in (name, public, public if "://" in public else to_uri(public)):
+        for one in (name, public, public if is_remote(public) else to_uri(str(to_path(public)))):
             if one in self._rows_of:
                 rows[self._rows_of[one]] = True
                 return True

@@ -1,6 +1,6 @@
 """Export: the clips of a cache as files of other formats, clip by clip, with no more in memory.
 
-export.json, the last file to be written, says what an export is of; without it, it is not finished.
+_export.json, the last file to be written, says what an export is of; without it there is none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WRITERS: dict[str, str] = {
     "npy": "pipeline.export_arrays:write_npy",
 }
 """Format -> module:function."""
-INFO = "export.json"
+INFO = "_export.json"
 SCALE = "_scale"
 MOST_OF_A_SAMPLE = 0.5
 """A part of a sample that is at least so large is read as the whole of it, with one call."""

@@ -100,7 +100,7 @@ class _Walk:
     def evaluate(self, node: ast.expr) -> _Value:
         text = ast.unparse(node)
         match node:
-            case ast.Name(id=name) if name not in self._table.schema.names and name in _WORDS:
+            case ast.Name(id=name) if name in _WORDS:
                 return _constant(_WORDS[name], text)
             case ast.Name(id=name):
                 return self._column(name)
@@ -142,7 +142,9 @@ class _Walk:
         column = self._table.column(name)
         kind = _kind_of(column.type)
         if kind is None:
-            raise UsageError(f"--where: the column {name!r} holds lists, which cannot be compared")
+            raise UsageError(
+                f"--where: the column {name!r} holds lists, which cannot be compared", hint=HINT
+            )
         return _Value(column, kind, name)
 
     def _expect(self, node: ast.expr, kind: Kind) -> _Value:
@@ -177,7 +179,10 @@ class _Walk:
             )
         if first.kind == "true or false" and not isinstance(op, ast.Eq | ast.NotEq):
             raise UsageError(f"--where: {text!r}: true and false have no order", hint=HINT)
-        return _COMPARISONS[type(op)](first.values, second.values)
+        sides = first.values, second.values
+        if first.kind == "a number" and not sides[0].type.equals(sides[1].type):
+            sides = _as_float(sides[0]), _as_float(sides[1])
+        return _COMPARISONS[type(op)](*sides)
 
     def _contains(self, left: ast.expr, right: ast.expr) -> Any:
         if isinstance(right, ast.Tuple | ast.List):
@@ -218,7 +223,7 @@ def _kind_of(dtype: pa.DataType) -> Kind | None:
 
 def _as_float(values: Any) -> Any:
     # Neither overflows nor an error of division by zero.
-    return values.cast(pa.float64())
+    return values.cast(pa.float64(), safe=False)
 
 
 def _typed_null(kind: Kind) -> pa.Scalar:

@@ -74,7 +74,7 @@ def export(
 ) -> None:
     """Write the clips of CACHE into OUT in another format: features, times, masks, what is known.
 
-    export.json, written last, says what OUT is.
+    _export.json, written last, says what OUT is.
     """
     set_verbosity(quiet=quiet, loud=loud)
     from pipeline.cache import open_cache
