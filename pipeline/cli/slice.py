@@ -118,8 +118,8 @@ def _tell_of(choice: Choice, *, loud: bool) -> None:
         for line in choice.skipped if loud else ():
             click.echo(f"  {line}", err=True)
     if choice.rejected:
-        sources = count_text(len(choice.rejected), "source")
-        click.echo(f"{sources} named are rejected in the cache, and so in the slice.", err=True)
+        sources = count_text(len(choice.rejected), "rejected source")
+        click.echo(f"{sources} of those named: rejected in the slice too.", err=True)
 
 
 def _as_json(
