@@ -5,8 +5,10 @@ The same holdings give the same bytes, so that what was killed goes on where it 
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ from schemas.recipe import Recipe
 from schemas.sidecar import SampleEntry, Sidecar
 from schemas.video import Probe
 
+NUM_WRITERS = 4
+"""Shards that are written at once: one is read while another is flushed or sent."""
 READ_BYTES = 16 << 20
 """That are read at once; a larger sample is read by itself."""
 _NAME_BYTES, _SIZE_FIELD = 100, slice(124, 135)
@@ -78,17 +82,25 @@ def write_shards(
     """
     check_target(layout)
     specs = [shard.spec for shard in shards]
-    num_links = 0
     with hold_cache(layout) as hold:
         check_target(layout)
         _begin(layout, specs, probes, recipe=recipe, stamps=stamps)
         committed = layout.committed()
-        for shard in shards:
+        told = _counted(progress)
+
+        def write(shard: NewShard) -> bool:
             if shard.spec.name in committed:
-                progress(shard.num_bytes)
-                continue
+                told(shard.num_bytes)
+                return False
             hold.check()
-            num_links += _write_shard(layout, shard, link=link, progress=progress)
+            return _write_shard(layout, shard, link=link, progress=told)
+
+        with ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="shard") as writers:
+            try:
+                num_links = sum(writers.map(write, shards))
+            except BaseException:
+                writers.shutdown(cancel_futures=True)
+                raise
         hold.check()
         finish()
         sidecars = read_sidecars(specs, layout)
@@ -102,6 +114,17 @@ def write_shards(
             max_reject_rate=1.0,
         )
     return num_links
+
+
+def _counted(progress: Callable[[int], None]) -> Callable[[int], None]:
+    # For several threads.
+    lock = threading.Lock()
+
+    def tell(count: int) -> None:
+        with lock:
+            progress(count)
+
+    return tell
 
 
 def _begin(

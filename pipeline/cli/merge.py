@@ -23,7 +23,7 @@ from schemas.errors import UsageError
 EPILOG = """\b
 Examples:
   pipeline merge monday/ tuesday/ both/
-  pipeline merge 'day1/' 'day2/' 's3://bucket/day3' all/ --dry-run
+  pipeline merge day1/ day2/ s3://bucket/day3 all/ --dry-run
   pipeline merge here/ there/ all/ --link
 
 The caches must have one fingerprint. A clip that several have is taken from the first. Tars are
