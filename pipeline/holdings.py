@@ -6,13 +6,12 @@ What slice and merge take from caches and put together anew.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.cache import FeatureCache
-from pipeline.finalizing import read_sidecars
+from pipeline.places import read_many
 from pipeline.planning import read_plan
-from schemas.errors import CacheIncomplete
 from schemas.plan import Piece, ShardSpec
 from schemas.reject import Reject
 from schemas.sidecar import MissingClips, SampleEntry, Sidecar, VideoOutcome
@@ -44,22 +43,18 @@ class Holding:
 
 
 def read_holdings(cache: FeatureCache) -> list[Holding]:
-    """All of a cache, in the order of its plan.
+    """All of a cache, in the order of its plan, as cache.json knows it: no more of a later run.
 
-    Of a piece that was tried several times the newest outcome counts. CacheIncomplete: a later run
-    has not finished. CacheDamaged: plan or sidecars are not those of the cache.
+    Of a piece that was tried several times the newest outcome counts. CacheDamaged: plan or
+    sidecars are not those of the cache.
     """
-    specs = read_plan(cache.layout)
     listed = {entry.name for entry in cache.info.shards}
-    later = [spec.name for spec in specs if spec.name not in listed]
-    if later:
-        raise CacheIncomplete(
-            f"{cache.layout.root}: a later run has not finished: {len(later)} of {len(specs)}"
-            f" planned shards are not in cache.json, first {later[0]}",
-            hint="run it again first; what is committed is kept",
-        )
+    specs = [spec for spec in read_plan(cache.layout) if spec.name in listed]
+    if len(specs) < len(listed):
+        unknown = min(listed - {spec.name for spec in specs})
+        raise cache.damaged(f"{cache.layout.plan} does not know the shard {unknown}")
     newest: dict[tuple[str, int], Holding] = {}
-    for spec, sidecar in zip(specs, read_sidecars(specs, cache.layout), strict=True):
+    for spec, sidecar in zip(specs, _read_sidecars(specs, cache), strict=True):
         for holding in _of_shard(cache, spec, sidecar):
             newest.pop(holding.place, None)
             newest[holding.place] = holding
@@ -89,6 +84,14 @@ def keep_clips(
         elif video_id in cached:
             kept += _runs(holding, keys)
     return kept
+
+
+def _read_sidecars(specs: Sequence[ShardSpec], cache: FeatureCache) -> Iterator[Sidecar]:
+    try:
+        for path, text in read_many([cache.layout.sidecar(spec.name) for spec in specs]):
+            yield Sidecar.from_json(text, where=str(path))
+    except OSError as error:
+        raise cache.damaged(f"a sidecar cannot be read: {error}") from error
 
 
 def _of_shard(cache: FeatureCache, spec: ShardSpec, sidecar: Sidecar) -> Iterator[Holding]:

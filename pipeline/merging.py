@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.cache import FeatureCache
@@ -97,7 +97,7 @@ def plan_merge(caches: Sequence[FeatureCache]) -> Merge:
     return Merge(
         caches=tuple(caches),
         shards=tuple(shards),
-        probes=tuple(_merge_probes(caches, names, cached=owners.keys())),
+        probes=tuple(_merge_probes(caches, names, held=first_of.keys(), cached=owners.keys())),
         num_shared=num_shared,
     )
 
@@ -235,10 +235,13 @@ def _as_shards(
 
 
 def _merge_probes(
-    caches: Sequence[FeatureCache], names: Sequence[dict[str, str]], *, cached: Iterable[str]
+    caches: Sequence[FeatureCache],
+    names: Sequence[dict[str, str]],
+    *,
+    held: Collection[str],
+    cached: Collection[str],
 ) -> Iterator[Probe]:
-    """One a source: the first that is cached, else the first."""
-    cached = frozenset(cached)
+    """One a source: the first that is cached, else the first; without what is still to be built."""
     chosen: dict[tuple[str, str, float, float], Probe] = {}
 
     def is_cached(probe: Probe) -> bool:
@@ -247,6 +250,8 @@ def _merge_probes(
     for cache, renamed in zip(caches, names, strict=True):
         for probe in read_probes(cache.layout):
             one = replace(probe, video_id=renamed.get(probe.video_id, probe.video_id))
+            if one.reject is None and one.video_id not in held:
+                continue
             before = chosen.get(one.source.identity)
             if before is None or (is_cached(one) and not is_cached(before)):
                 chosen[one.source.identity] = one

@@ -55,11 +55,22 @@ def plan_slice(cache: FeatureCache, choice: Choice) -> Slice:
     check_own_fingerprint(cache)
     keys = set(cache.index.column("key").filter(choice.rows).to_pylist())
     probes = read_probes(cache.layout)
-    named = [probe for probe in probes if probe.source.identity in choice.rejected]
-    failed = {probe.video_id for probe in named if probe.reject is None}
-    kept = keep_clips(read_holdings(cache), keys, whole=failed)
-    if not any(holding.samples for holding in kept):
+    holdings = read_holdings(cache)
+    held = {holding.piece.video_id for holding in holdings}
+    named = {
+        probe.source.identity: probe.video_id
+        for probe in probes
+        if probe.source.identity in choice.rejected
+        and (probe.reject is not None or probe.video_id in held)
+    }
+    kept = keep_clips(holdings, keys, whole=set(named.values()))
+    num_clips = sum(len(holding.samples) for holding in kept)
+    if not num_clips:
         raise UsageError("no clip is chosen, and a cache without clips is none")
+    if num_clips != len(keys):
+        raise cache.damaged(
+            f"{len(keys)} clips are chosen in the index, {num_clips} of them are in the shards"
+        )
     video_ids = {holding.piece.video_id for holding in kept}
     return Slice(
         cache=cache,
@@ -67,7 +78,7 @@ def plan_slice(cache: FeatureCache, choice: Choice) -> Slice:
         probes=tuple(
             probe
             for probe in probes
-            if probe.source.identity in choice.rejected
+            if probe.source.identity in named
             or (probe.reject is None and probe.video_id in video_ids)
         ),
     )

@@ -25,6 +25,7 @@ from pipeline.choosing import choose_clips
 from pipeline.events import read_events, read_made_by, write_events
 from pipeline.holdings import keep_clips, read_holdings
 from pipeline.layout import CacheLayout
+from pipeline.merging import plan_merge, write_merge
 from pipeline.places import list_sizes, read_bytes, to_place
 from pipeline.slicing import plan_slice, write_slice
 from pipeline.sources import read_sources
@@ -32,13 +33,14 @@ from pipeline.verifying import verify_cache
 from schemas.errors import CacheDamaged, CacheIncomplete, FingerprintMismatch, UsageError
 from schemas.event import Event
 from schemas.sidecar import MissingClips
-from tests.pipeline.odd_videos import ODD_ID, SOURCES
+from tests.pipeline.odd_videos import ODD_ID, RECIPE, SOURCES
 from trainer.data.catalog import Catalog
 
 if TYPE_CHECKING:
     from s3fs import S3FileSystem
 
     from pipeline.places import Place
+    from tests.clips import ClipShelf
 
 WHERE = "num_frames == 4 and (clip_index != 1 or video_id == 'late')"
 """Takes the middle out of videos, and leaves some whole."""
@@ -269,6 +271,28 @@ def test_events_of_kept_videos_come_along(odd_cache: Path, tmp_path: Path) -> No
     assert verify_cache(tmp_path / "out").findings == []
 
 
+def test_a_run_that_has_not_finished_is_no_part_of_it(
+    odd_cache: Path, sliced: Path, tmp_path: Path, clips: ClipShelf
+) -> None:
+    copy = Path(shutil.copytree(odd_cache, tmp_path / "cache"))
+    source = replace(
+        read_sources([str(clips["half_a_second.mp4"].path)]).sources[0], video_id="new"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beam_runner, "build", lambda *_, **__: None)
+        with pytest.raises(CacheIncomplete):
+            beam_runner.run([source], RECIPE, cache_path=copy)
+    slice_of(copy, tmp_path / "out", where=WHERE)
+    assert files_of(tmp_path / "out") == files_of(sliced)
+    for out, name in ((tmp_path / "late", "late"), (tmp_path / "both", "new")):
+        slice_of(copy, out, videos=[name, "late"])
+    assert files_of(tmp_path / "both") == files_of(tmp_path / "late")
+    with open_cache(tmp_path / "late") as one, open_cache(copy) as two:
+        write_merge(plan_merge([one, two]), CacheLayout(tmp_path / "merged"))
+    assert verify_cache(tmp_path / "merged").findings == []
+    assert members_of(tmp_path / "merged") == members_of(odd_cache)
+
+
 class TestRefuses:
     def test_no_clip(self, odd_cache: Path, tmp_path: Path) -> None:
         for options in ({"where": "false"}, {"videos": ["broken"]}):
@@ -298,13 +322,17 @@ class TestRefuses:
             with pytest.raises(UsageError, match="the cache it would be made of"):
                 slice_of(odd_cache, out, where=WHERE)
 
-    def test_a_cache_whose_run_has_not_finished(self, odd_cache: Path, tmp_path: Path) -> None:
+    def test_an_index_of_other_shards(self, odd_cache: Path, tmp_path: Path) -> None:
         copy = Path(shutil.copytree(odd_cache, tmp_path / "cache"))
         info = json.loads((copy / "cache.json").read_text())
         info["shards"].pop()
         (copy / "cache.json").write_text(json.dumps(info))
-        with pytest.raises(CacheIncomplete, match="a later run has not finished"):
-            slice_of(copy, tmp_path / "out", where=WHERE)
+        with pytest.raises(CacheDamaged, match="of them are in the shards"):
+            slice_of(copy, tmp_path / "out", where="true")
+        info["shards"].append(info["shards"][0] | {"name": "train-000099-00000000"})
+        (copy / "cache.json").write_text(json.dumps(info))
+        with pytest.raises(CacheDamaged, match="does not know the shard train-000099"):
+            slice_of(copy, tmp_path / "out", where="true")
 
     def test_a_fingerprint_of_another_version(self, odd_cache: Path, tmp_path: Path) -> None:
         copy = Path(shutil.copytree(odd_cache, tmp_path / "cache"))
