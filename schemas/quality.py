@@ -51,7 +51,8 @@ def quality_from(row: dict[str, Any]) -> Quality | None:
 
 def judge(luma_THW: npt.NDArray[np.uint8], *, loudness: float | None = None) -> Quality:
     """The quality of (T, H, W) uint8 luma, of T >= 1 frames without fill."""
-    steps = _apart(luma_THW[1:], luma_THW[:-1])
+    later, earlier = luma_THW[1:], luma_THW[:-1]
+    steps = np.maximum(later, earlier) - np.minimum(later, earlier)
     return Quality(
         brightness=_round(luma_THW.mean(dtype=np.float64) / 255),
         black=_share(luma_THW < BLACK_LEVEL),
@@ -79,25 +80,39 @@ def loudness_of(mean_square: float) -> float:
 def _blur_down(luma_THW: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
     # Between two means of 9 neighbours that overlap in 8, all but two pixels cancel out.
     height, half = luma_THW.shape[1], MEAN_WIDTH // 2
+    blur_T = np.zeros(len(luma_THW))
     if height <= MEAN_WIDTH:
-        return np.zeros(len(luma_THW))
-    below = luma_THW[:, half + 1 : height - half]
-    edges = _apart(below, luma_THW[:, half : height - half - 1]) * np.uint16(MEAN_WIDTH)
-    blurred = _apart(luma_THW[:, MEAN_WIDTH:], luma_THW[:, :-MEAN_WIDTH])
-    total_T, kept_T = _sums(edges), _sums(np.minimum(edges, blurred))
-    return np.where(total_T > 0, kept_T / np.maximum(total_T, 1), 1.0)
+        return blur_T
+    # Fresh memory for each picture would cost more than the arithmetic.
+    edges, blurred, spare = (np.empty_like(luma_THW[0, MEAN_WIDTH:]) for _ in range(3))
+    levels = np.empty_like(edges, dtype=np.uint16)
+    for number, luma_HW in enumerate(luma_THW):
+        below, above = luma_HW[half + 1 : height - half], luma_HW[half : height - half - 1]
+        _take_apart(below, above, out=edges, spare=spare)
+        _take_apart(luma_HW[MEAN_WIDTH:], luma_HW[:-MEAN_WIDTH], out=blurred, spare=spare)
+        np.multiply(edges, MEAN_WIDTH, out=levels, dtype=np.uint16)
+        total = _sum(levels)
+        np.minimum(levels, blurred, out=levels)
+        blur_T[number] = _sum(levels) / total if total else 1.0
+    return blur_T
 
 
-def _sums(levels_THW: npt.NDArray[np.uint16]) -> npt.NDArray[np.int64]:
-    # Lines first: summing them in 32 bits takes half the time, and never overflows.
-    sums: npt.NDArray[np.int64] = levels_THW.sum(axis=2, dtype=np.uint32).sum(1, dtype=np.int64)
-    return sums
-
-
-def _apart(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def _take_apart(
+    one: npt.NDArray[np.uint8],
+    other: npt.NDArray[np.uint8],
+    *,
+    out: npt.NDArray[np.uint8],
+    spare: npt.NDArray[np.uint8],
+) -> npt.NDArray[np.uint8]:
     # |one - other|, without wider numbers.
-    apart: npt.NDArray[np.uint8] = np.maximum(one, other) - np.minimum(one, other)
-    return apart
+    np.maximum(one, other, out=out)
+    np.minimum(one, other, out=spare)
+    return np.subtract(out, spare, out=out)
+
+
+def _sum(levels_HW: npt.NDArray[np.uint16]) -> int:
+    # Lines first: 32 bits take half the time, and are enough for one.
+    return int(levels_HW.sum(axis=-1, dtype=np.uint32).sum(dtype=np.int64))
 
 
 def _share(mask: npt.NDArray[np.bool_]) -> float:
