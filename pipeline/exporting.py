@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.cache import FeatureCache
-from pipeline.clip_columns import clip_columns
+from pipeline.clip_columns import OF_VIDEOS, clip_columns
 from pipeline.layout import CacheLayout
 from pipeline.places import Place, list_sizes, scratch_for
 from pipeline.storage import publish_bytes, storage_errors
@@ -27,6 +27,7 @@ from schemas.errors import UsageError
 from schemas.recipe import AUDIO
 from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER, Sample
 from schemas.settings import nearest
+from schemas.tables import INDEX_SCHEMA
 
 Format = Literal["parquet", "lance", "safetensors", "npy"]
 WRITERS: dict[str, str] = {
@@ -41,6 +42,8 @@ SCALE = "_scale"
 MOST_OF_A_SAMPLE = 0.5
 """A part of a sample that is at least so large is read as the whole of it, with one call."""
 _EXTENTS = ("offset", "bytes")
+_RESERVED = ("json", "preview", "file")
+"""Columns of tables besides arrays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,14 +184,19 @@ def select_clips(
     if not len(numbers):
         raise UsageError("no clip is chosen")
     first = _read(cache, int(numbers[0]), _wanted_members(options))
+    arrays = arrays_of(first, options)
+    table = clip_columns(cache)
+    own = {*INDEX_SCHEMA.names, *OF_VIDEOS}
+    # A list's own columns give way to what an export always has.
+    dropped = {*_EXTENTS, *(name for name in (*arrays, *_RESERVED) if name not in own)}
+    kept = [name for name in table.schema.names if name not in dropped]
     return Selection(
         cache=cache,
         options=options,
         rows=numbers,
-        table=clip_columns(cache).drop_columns(list(_EXTENTS)).take(pa.array(numbers)),
+        table=table.select(kept).take(pa.array(numbers)),
         arrays=tuple(
-            Array(name=name, dtype=array.dtype, shape=array.shape)
-            for name, array in arrays_of(first, options).items()
+            Array(name=name, dtype=array.dtype, shape=array.shape) for name, array in arrays.items()
         ),
         has_preview=first.preview is not None,
     )

@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.cache import FeatureCache, open_cache
 from pipeline.choosing import choose_clips
-from pipeline.clip_columns import OF_VIDEOS, clip_columns
+from pipeline.clip_columns import OF_VIDEOS, _as_column, clip_columns
 from pipeline.manifest import read_manifest
 from schemas.errors import SourceError, UsageError
 from tests.pipeline.odd_videos import ODD_ID, ODD_NAME
@@ -157,6 +157,29 @@ def test_a_filter_over_all_columns(cache: FeatureCache) -> None:
     filled = {sample.key for sample in cache if not sample.mask.all()}
     assert chosen(cache, where="num_frames < 4") == filled != set()
     assert chosen(cache, where="end_seconds - start_seconds >= 2", videos=["late"]) < late
+
+
+def test_the_lists_own_columns(cache: FeatureCache) -> None:
+    assert chosen(cache, where="label == 'first'") == keys(cache, ODD_ID)
+    assert chosen(cache, where="label is null and video_id == 'late'") == keys(cache, "late")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["1", "", "-2.5e1", None], [1.0, None, -25.0, None]),
+        (["007", "1"], ["007", "1"]),
+        (["1", "x", ""], ["1", "x", None]),
+        ([True, None, False], [True, None, False]),
+        ([1, 2.5, None], [1.0, 2.5, None]),
+        ([1, True, "x"], ["1", "true", '"x"']),
+        ([["a"], {"ü": 1}, None], ['["a"]', '{"ü": 1}', None]),
+        ([None, ""], [None, None]),
+        ([10**400, -(10**400)], [float("inf"), float("-inf")]),
+    ],
+)
+def test_columns_are_what_all_of_them_are(values: list[Any], expected: list[Any]) -> None:
+    assert _as_column(values).to_pylist() == expected
 
 
 def test_nulls_are_left_out_and_counted(cache: FeatureCache) -> None:

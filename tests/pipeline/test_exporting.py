@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pipeline import export_tables, exporting
 from pipeline.cache import FeatureCache, open_cache
+from pipeline.clip_columns import clip_columns
 from pipeline.exporting import INFO, WRITERS, Export, ExportOptions, Format, export_cache
 from pipeline.layout import CacheLayout
 from pipeline.places import list_sizes, read_bytes, to_place
@@ -24,6 +26,7 @@ from schemas.compact import as_float16
 from schemas.errors import CacheDamaged, StorageError, UsageError
 from schemas.sample import Sample
 from tests.pipeline.handmade import make_sample, write_cache
+from tests.pipeline.odd_videos import ODD_ID
 
 if TYPE_CHECKING:
     from s3fs import S3FileSystem
@@ -220,6 +223,26 @@ def test_a_stream_may_be_called_as_a_column(
     array = exporting.Array(name="static", dtype=np.dtype("float16"), shape=(1,))
     assert export_tables._column(selection, array) == "static_features"
     assert export_tables._column(selection, selection.arrays[0]) == "video"
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_lists_own_columns_give_way(
+    cache: FeatureCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: Format
+) -> None:
+    def with_more(opened: FeatureCache) -> pa.Table:
+        table = clip_columns(opened)
+        for name in ("json", "preview", "file", "time", "image", "mask"):
+            table = table.append_column(name, pa.array(["own"] * len(opened)))
+        return table
+
+    monkeypatch.setattr(exporting, "clip_columns", with_more)
+    export(cache, tmp_path / "out", to)
+    found = read(tmp_path / "out", to)
+    for sample in cache:
+        assert_equal(found[sample.key], arrays_of(sample))
+    if to in ("parquet", "lance"):
+        labels = {row["video_id"]: row["label"] for row in read_rows(tmp_path / "out", to)}
+        assert labels[ODD_ID] == "first" and labels["late"] is None
 
 
 @pytest.mark.parametrize("to", ["parquet", "safetensors", "npy"])
