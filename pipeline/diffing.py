@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from pipeline.cache import FeatureCache
 from pipeline.feature_errors import FeatureErrors, Features, StreamDifference
+from pipeline.probing import read_probes
+from pipeline.settling import Content, probe_content
 from schemas.compact import pool_by_area
 from schemas.recipe import AUDIO, differing_fields
 from schemas.sample import AUDIO_MEMBER, SCALE_MEMBER, Sample
@@ -35,6 +37,8 @@ class VideoDifference:
     """Clips of both that begin or end at another time."""
     other_frames: int
     """Clips of both that have another number of frames."""
+    other_id: str = ""
+    """What the second cache calls it; empty: the same."""
 
 
 @dataclass(slots=True)
@@ -98,13 +102,15 @@ def diff_caches(
 ) -> CacheDiff:
     """Compare two caches; with `max_clips` so many clips of both by their bytes, else all of them.
 
-    Videos are matched by id, clips by their number, streams by name. `progress` is told of clips.
+    Videos are matched by id, else by content; clips by their number, streams by name. `progress` is
+    told of clips.
     CacheDamaged: a sample cannot be read.
     """
     identities = [cache.recipe.identity(cache.info.stamps) for cache in (a, b)]
-    only_a = sorted(a.videos.keys() - b.videos.keys())
-    only_b = sorted(b.videos.keys() - a.videos.keys())
-    videos, pairs_N2 = _match_clips(a, b)
+    names = _match_contents(a, b)
+    only_a = sorted(a.videos.keys() - b.videos.keys() - names.keys())
+    only_b = sorted(b.videos.keys() - a.videos.keys() - set(names.values()))
+    videos, pairs_N2 = _match_clips(a, b, names=names)
     comparison = _Comparison(a, b)
     if not videos_only:
         chosen_N2 = _choose(pairs_N2, max_clips)
@@ -126,13 +132,29 @@ def diff_caches(
     )
 
 
-def _match_clips(a: FeatureCache, b: FeatureCache) -> tuple[list[VideoDifference], Indices]:
+def _match_contents(a: FeatureCache, b: FeatureCache) -> dict[str, str]:
+    """Id in the first cache -> id in the second, of equal content under ids that only one has."""
+    contents: list[dict[Content, str]] = []
+    for cache, other in ((a, b), (b, a)):
+        ids = cache.videos.keys() - other.videos.keys()
+        found = (probe for probe in read_probes(cache.layout) if probe.reject is None)
+        contents.append(
+            {probe_content(probe): probe.video_id for probe in found if probe.video_id in ids}
+        )
+    first, second = contents
+    return {first[content]: second[content] for content in first.keys() & second.keys()}
+
+
+def _match_clips(
+    a: FeatureCache, b: FeatureCache, *, names: Mapping[str, str]
+) -> tuple[list[VideoDifference], Indices]:
     """Videos that differ, and (N, 2) rows of the clips of both that are at the same times."""
     tables = [_Table(cache) for cache in (a, b)]
     videos: list[VideoDifference] = []
     pairs: list[Indices] = [np.zeros((0, 2), dtype=np.int64)]
-    for video_id in sorted(tables[0].rows.keys() & tables[1].rows.keys()):
-        rows = [table.rows[video_id] for table in tables]
+    for video_id in sorted(tables[0].rows.keys() & (tables[1].rows.keys() | names.keys())):
+        ids = (video_id, names.get(video_id, video_id))
+        rows = [table.rows[one] for table, one in zip(tables, ids, strict=True)]
         clips = [table.clips[own] for table, own in zip(tables, rows, strict=True)]
         _, at_a, at_b = np.intersect1d(clips[0], clips[1], assume_unique=True, return_indices=True)
         both = [rows[0][at_a], rows[1][at_b]]
@@ -145,8 +167,10 @@ def _match_clips(a: FeatureCache, b: FeatureCache) -> tuple[list[VideoDifference
             only_b=len(clips[1]) - len(at_b),
             other_times=int((~same).sum()),
             other_frames=int((frames[0] != frames[1]).sum()),
+            other_id=names.get(video_id, ""),
         )
-        if found.only_a or found.only_b or found.other_times or found.other_frames:
+        counts = (found.only_a, found.only_b, found.other_times, found.other_frames)
+        if any(counts) or found.other_id:
             videos.append(found)
         pairs.append(np.stack(both, axis=1)[same])
     return videos, np.concatenate(pairs)

@@ -96,7 +96,7 @@ class Selection:
     def clips(
         self, numbers: Sequence[int] | npt.NDArray[np.int64]
     ) -> Iterator[tuple[Sample, dict[str, npt.NDArray[Any]]]]:
-        """Each of these of the N clips, with its arrays by name; valid until the next one."""
+        """Each of these of the N clips, with its arrays by name."""
         for number in numbers:
             sample = _read(self.cache, int(self.rows[number]), self._wanted)
             arrays = arrays_of(sample, self.options)

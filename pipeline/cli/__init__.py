@@ -30,7 +30,7 @@ COMMANDS: Commands = {
     "encoders": ("pipeline.cli.encoders:encoders", "List, show or check encoders."),
     "doctor": ("pipeline.cli.doctor:doctor", "Check this installation and machine."),
 }
-GOES_ON = ("run", "watch", "demo")
+GOES_ON = ("run", "watch", "demo", "slice", "merge")
 """Commands that are ended at once when they are told to, and go on when they are called again."""
 
 EPILOG = """\b

@@ -29,10 +29,10 @@ Examples:
   pipeline diff cache/ s3://bucket/cache --videos-only
   pipeline diff float16/ int8/ --sample 500 --json
 
-Videos are matched by id, clips by number, streams by name; features are compared where both caches
-have a clip at the same times. A channel's error is the root mean square of what differs over that
-of B's features; cosines are between features of one token. Where one cache's grid divides the
-other's, the finer one is averaged. Exit code 1 when anything differs."""
+Videos are matched by id, else by content; clips by number, streams by name; features are compared
+where both caches have a clip at the same times. A channel's error is the root mean square of what
+differs over that of B's features; cosines are between features of one token. Where one cache's grid
+divides the other's, the finer one is averaged. Exit code 1 when anything differs."""
 
 SHOWN = 20
 
@@ -148,7 +148,8 @@ def _words(one: VideoDifference) -> str:
         (one.other_times, "at other times"),
         (one.other_frames, "of other numbers of frames"),
     ]
-    return ", ".join(f"{count:,} {what}" for count, what in told if count)
+    words = [f"{count:,} {what}" for count, what in told if count]
+    return ", ".join(words + [f"called {one.other_id} in B"] * bool(one.other_id))
 
 
 def _print_clips(found: CacheDiff) -> None:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -15,15 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+import beam_runner
 from pipeline import diffing
 from pipeline.cache import open_cache
 from pipeline.diffing import CacheDiff, diff_caches
 from pipeline.feature_errors import FeatureErrors
 from pipeline.layout import CacheLayout
+from pipeline.sources import read_sources
 from schemas.compact import pool_by_area
 from schemas.sample import Sample
 from tests.pipeline.handmade import make_sample, write_cache
+from tests.pipeline.odd_videos import RECIPE
 from tests.pipeline.test_slicing import slice_of
+
+if TYPE_CHECKING:
+    from tests.clips import ClipShelf
 
 SHARDS = [{"a": 3}, {"b": 2, "c": 1}]
 Change = Callable[[Sample], Sample]
@@ -205,6 +211,25 @@ def test_a_slice_is_equal_where_it_is(odd_cache: Path, tmp_path: Path) -> None:
     assert found.num_compared == found.num_equal == len(open_cache(tmp_path / "out"))
     assert not (found.only_a or found.only_b or found.fields)
     assert found.videos and all(one.only_a and not one.only_b for one in found.videos)
+
+
+def test_one_content_under_two_ids_is_one_video(
+    odd_cache: Path, tmp_path: Path, clips: ClipShelf
+) -> None:
+    copy = tmp_path / "plain.mp4"
+    shutil.copy(clips["starts_at_10s.mp4"].path, copy)
+    sources = read_sources([str(copy)]).sources
+    beam_runner.run(sources, RECIPE, cache_path=tmp_path / "cache")
+    found = diff(odd_cache, tmp_path / "cache")
+    assert "late" not in found.only_a and found.only_b == ()
+    (video,) = found.videos
+    assert (video.video_id, video.other_id[:1], video.only_a) == ("late", "v", 0)
+    assert found.num_compared == 3
+    assert [(one.num_clips, one.num_equal) for one in found.streams] == [(3, 3)] * 3
+    assert found.info == {"source_name": 3, "video_id": 3}
+    assert not found.is_same
+    other = diff(tmp_path / "cache", odd_cache, videos_only=True)
+    assert [one.other_id for one in other.videos] == ["late"]
 
 
 def test_sound_is_compared(odd_cache: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +145,31 @@ def test_export_in_two_ways(
     assert "and 3 more" in out and "20" in out
     _, err = _run(capsys, "export", odd_cache, tmp_path / "one", "--to", "npy", code=2)
     assert "holds an export already" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_at_once_and_it_goes_on(
+    odd_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    arguments = ["slice", str(odd_cache), str(tmp_path / "out"), "--where", "clip_index < 3"]
+    code = (
+        "import os, sys\nfrom pipeline import repacking\nfrom pipeline.cli import call\n"
+        "old = repacking.publish_bytes\n"
+        "def publish_bytes(*arguments, **named):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    return old(*arguments, **named)\n"
+        f"repacking.publish_bytes = publish_bytes\nsys.exit(call({arguments!r}))\n"
+    )
+    root = str(Path(__file__).resolve().parents[3])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=False
+    )
+    assert done.returncode == 128 + number
+    assert done.stderr.strip().startswith("Interrupted. What is committed is kept")
+    assert not (tmp_path / "out" / ".tmp").exists()
+    assert not (tmp_path / "out" / "cache.json").exists()
+    _run(capsys, *arguments)
+    assert verify_cache(tmp_path / "out").findings == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
