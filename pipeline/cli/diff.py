@@ -21,7 +21,8 @@ from pipeline.cli.show import (
 
 if TYPE_CHECKING:
     from pipeline.cache import FeatureCache
-    from pipeline.diffing import CacheDiff, StreamDiff, VideoDifference
+    from pipeline.clip_comparison import StreamDiff
+    from pipeline.diffing import CacheDiff, VideoDifference
 
 EPILOG = """\b
 Examples:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,15 @@ def test_a_filter_over_all_columns(cache: FeatureCache) -> None:
     filled = {sample.key for sample in cache if not sample.mask.all()}
     assert chosen(cache, where="num_frames < 4") == filled != set()
     assert chosen(cache, where="end_seconds - start_seconds >= 2", videos=["late"]) < late
+
+
+def test_columns_are_documented(cache: FeatureCache) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "caches.md"
+    section = page.read_text(encoding="utf-8").partition("### Expressions")[2].partition("\n## ")[0]
+    named = re.findall(r"`(\w+)`", section)
+    assert [name for name in clip_columns(cache).schema.names if name != "label"] == [
+        name for name in dict.fromkeys(named) if name in clip_columns(cache).schema.names
+    ]
 
 
 def test_the_lists_own_columns(cache: FeatureCache) -> None:
