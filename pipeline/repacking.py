@@ -5,6 +5,7 @@ The same holdings give the same bytes, so that what was killed goes on where it 
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,6 +59,43 @@ def check_target(layout: CacheLayout) -> None:
         raise UsageError(
             f"{layout.root} holds a cache already", hint="name a new folder; or delete that one"
         )
+
+
+def bytes_of_tars(shards: Iterable[NewShard]) -> int:
+    """Of the tars that the shards are written from, each counted once."""
+    return sum(holding.sidecar.tar_bytes for holding in _tars(shards))
+
+
+def check_tars(
+    shards: Iterable[NewShard], *, progress: Callable[[int], None] = lambda _: None
+) -> None:
+    """Read the whole of every tar that the shards are written from.
+
+    `progress` is told of bytes. CacheDamaged: one has another digest than when it was written.
+    """
+    told = _counted(progress)
+
+    def check(holding: Holding) -> None:
+        cache, sidecar = holding.cache, holding.sidecar
+        digest, buffer = hashlib.sha256(), memoryview(bytearray(READ_BYTES))
+        for offset in range(0, sidecar.tar_bytes, READ_BYTES):
+            view = buffer[: min(READ_BYTES, sidecar.tar_bytes - offset)]
+            count = cache.tars.read_into(sidecar.name, [view], offset=offset)
+            digest.update(view[:count])
+            told(count)
+        if digest.hexdigest() != sidecar.tar_sha256:
+            path = cache.layout.tar(sidecar.name)
+            raise cache.damaged(f"{path}: its bytes are not those that were written")
+
+    with ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="check") as readers:
+        for _ in readers.map(check, _tars(shards)):
+            pass
+
+
+def _tars(shards: Iterable[NewShard]) -> list[Holding]:
+    """A holding of each tar."""
+    held = (one for shard in shards for one in shard.holdings if one.samples)
+    return list({id(holding.sidecar): holding for holding in held}.values())
 
 
 def write_shards(

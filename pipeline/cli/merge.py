@@ -35,12 +35,14 @@ space and no time, and damage to one of the two is damage to both."""
 @click.command(epilog=EPILOG, no_args_is_help=True)
 @click.argument("paths", nargs=-1, metavar="CACHE CACHE... OUT")
 @click.option("--link", is_flag=True, help="Link tars that stay as they are, where that can be.")
+@click.option("--check", is_flag=True, help="Check the digests of all tars that are read, first.")
 @click.option("--dry-run", is_flag=True, help="Say what would be merged; write nothing.")
 @common_options
 def merge(
     *,
     paths: tuple[str, ...],
     link: bool,
+    check: bool,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -57,7 +59,7 @@ def merge(
     from pipeline.layout import CacheLayout
     from pipeline.merging import plan_merge, write_merge
     from pipeline.places import to_place
-    from pipeline.repacking import check_target
+    from pipeline.repacking import bytes_of_tars, check_target, check_tars
 
     began = time.monotonic()
     *places, out = map(cache_path, paths)
@@ -67,6 +69,10 @@ def merge(
         check_target(layout)
         plan = plan_merge(caches)
         num_links = 0
+        if check:
+            size = bytes_of_tars(plan.shards)
+            with counted(size, "checked", text=size_text, quiet=quiet) as progress:
+                check_tars(plan.shards, progress=progress)
         if not dry_run:
             with counted(plan.num_bytes, "copied", text=size_text, quiet=quiet) as progress:
                 num_links = write_merge(plan, layout, link=link, progress=progress)

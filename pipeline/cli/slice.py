@@ -52,6 +52,7 @@ to it as to any cache."""
 @click.option(
     "--skip-missing", is_flag=True, help="Leave out rows of the manifest that match nothing."
 )
+@click.option("--check", is_flag=True, help="Check the digests of all tars that are read, first.")
 @click.option("--dry-run", is_flag=True, help="Say what would be taken; write nothing.")
 @common_options
 def slice_(
@@ -62,6 +63,7 @@ def slice_(
     where: str | None,
     videos: tuple[str, ...],
     skip_missing: bool,
+    check: bool,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -81,7 +83,7 @@ def slice_(
     from pipeline.layout import CacheLayout
     from pipeline.manifest import read_manifest
     from pipeline.places import to_place
-    from pipeline.repacking import check_target
+    from pipeline.repacking import bytes_of_tars, check_target, check_tars
     from pipeline.slicing import plan_slice, write_slice
 
     began = time.monotonic()
@@ -98,6 +100,10 @@ def slice_(
         if not quiet:
             _tell_of(choice, loud=loud)
         plan = plan_slice(opened, choice)
+        if check:
+            size = bytes_of_tars(plan.shards)
+            with counted(size, "checked", text=size_text, quiet=quiet) as progress:
+                check_tars(plan.shards, progress=progress)
         if not dry_run:
             with counted(plan.num_bytes, "copied", text=size_text, quiet=quiet) as progress:
                 write_slice(plan, layout, progress=progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,6 +69,26 @@ def test_a_dry_run_writes_nothing_and_says_the_same(
     out, _ = _run(capsys, "merge", odd_cache, odd_cache, tmp_path / "all", "--dry-run")
     assert "20; 20 that were in two are taken once" in out
     assert not (tmp_path / "all").exists()
+
+
+@pytest.mark.parametrize("command", ["slice", "merge"])
+def test_check_reads_all_that_is_taken_from(
+    odd_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    copy = Path(shutil.copytree(odd_cache, tmp_path / "cache"))
+    arguments: tuple[str | Path, ...] = {
+        "slice": ("slice", copy, tmp_path / "out", "--where", "clip_index == 0"),
+        "merge": ("merge", copy, odd_cache, tmp_path / "out", "--link"),
+    }[command]
+    _run(capsys, *arguments, "--check", "--dry-run")
+    tar = max((copy / "shards").glob("*.tar"))
+    data = bytearray(tar.read_bytes())
+    data[-2000] ^= 1
+    tar.write_bytes(data)
+    _, err = _run(capsys, *arguments, "--check", code=4)
+    assert f"{tar}: its bytes are not those that were written" in err
+    assert not (tmp_path / "out").exists()
+    _run(capsys, *arguments)
 
 
 def test_slice_tells_of_rows_and_rejects(
