@@ -34,7 +34,7 @@ def counted(
         if quiet or now - said < (TERMINAL_SECONDS if shows_bar else LINE_SECONDS):
             return
         said = now
-        share = min(1.0, done / max(1, total))
+        share = min(1.0, done / total) if total else 1.0
         left = (now - began) * (1 - share) / max(share, 1e-9)
         words = f"{text(done)} of {text(total)} {verb}, {duration_text(left)} left"
         if shows_bar:
