@@ -94,6 +94,15 @@ class TarWriter:
         self._write(pieces)
         return place
 
+    def append(self, samples: MemberData) -> int:
+        """Append whole samples as they lie in another tar: the offset of the first one.
+
+        The bytes may not be changed before `mark` or `finish` returns.
+        """
+        offset = self._offset
+        self._write([samples])
+        return offset
+
     def mark(self) -> Mark:
         """The position after the last sample."""
         self._wait()

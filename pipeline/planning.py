@@ -96,20 +96,10 @@ def extend_plan(
     for probe in sorted(probes, key=_preference):
         if probe.reject is None and probe.video_id not in planned:
             videos.setdefault(probe.video_id, probe)
-    clip_seconds = recipe.sampling.frames_per_clip / recipe.sampling.fps
     most_clips = max(1, recipe.shards.target_bytes // clip_bytes)
-    few_clips = max(1, min(most_clips, int(recipe.shards.max_seconds / clip_seconds)))
     pieces = list(again)
     for probe in videos.values():
         pieces += cut_pieces(probe, recipe, shard_clips=most_clips, clip_bytes=clip_bytes)
-    groups: list[list[Piece]] = []
-    room = 0
-    for piece in sorted(pieces, key=_shard_order):
-        if piece.num_clips > room:
-            groups.append([])
-            room = few_clips
-        groups[-1].append(piece)
-        room -= piece.num_clips
     first = 1 + max((spec.index for spec in existing), default=-1)
     return [
         ShardSpec(
@@ -118,8 +108,24 @@ def extend_plan(
             recipe_fingerprint=recipe_fingerprint,
             pieces=tuple(group),
         )
-        for number, group in enumerate(groups)
+        for number, group in enumerate(group_pieces(pieces, recipe=recipe, clip_bytes=clip_bytes))
     ]
+
+
+def group_pieces(pieces: Iterable[Piece], *, recipe: Recipe, clip_bytes: int) -> list[list[Piece]]:
+    """Pieces shard by shard: in the order of keys, until a shard is full by bytes or by seconds."""
+    clip_seconds = recipe.sampling.frames_per_clip / recipe.sampling.fps
+    most_clips = max(1, recipe.shards.target_bytes // clip_bytes)
+    few_clips = max(1, min(most_clips, int(recipe.shards.max_seconds / clip_seconds)))
+    groups: list[list[Piece]] = []
+    room = 0
+    for piece in sorted(pieces, key=_shard_order):
+        if piece.num_clips > room:
+            groups.append([])
+            room = few_clips
+        groups[-1].append(piece)
+        room -= piece.num_clips
+    return groups
 
 
 def _shard_order(piece: Piece) -> tuple[str, int]:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from encoders import Runtime
 from pipeline.cache import FeatureCache
 from pipeline.decoding import ClipFrames, Decoding, Order, StartAgain
 from pipeline.encoding import StreamEncoders, as_stamped, load_encoders
+from pipeline.feature_errors import FeatureErrors, Features, StreamDifference
 from pipeline.fetching import Fetcher
 from pipeline.hearing_ahead import ClipSound, HearAhead
 from pipeline.jail import DecoderProcess
@@ -29,22 +29,6 @@ from schemas.recipe import AUDIO
 
 LEAST_COSINE = 0.999
 """Of a clip's features as stored with those encoded again; less is a finding."""
-
-Features = npt.NDArray[np.floating]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamDifference:
-    """How stored features of one stream differ from those encoded again, over all clips."""
-
-    stream: str
-    cosine_mean: float
-    """Of the features of a token; mean over tokens."""
-    cosine_min: float
-    """Of the worst clip's tokens together."""
-    channel_error_median: float
-    """Root mean square of the difference over that of the features, a channel; their median."""
-    channel_error_max: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +63,7 @@ def reencode_sample(
     not_encoded: Counter[str] = Counter()
     findings: list[tuple[str, str, str]] = []
     names = [*cache.streams, *([] if encoders.sound is None else [AUDIO])]
-    sums = {name: _Sums(stamps[name]["dim"]) for name in names}
+    sums = {name: FeatureErrors(stamps[name]["dim"]) for name in names}
     with contextlib.ExitStack() as stack:
         limits = cache.recipe.limits
         programs = cache.recipe.decode.backend == "ffmpeg"
@@ -132,42 +116,6 @@ def reencode_sample(
         streams=tuple(one.difference(name) for name, one in sums.items()) if num_encoded else (),
         findings=tuple(findings),
     )
-
-
-class _Sums:
-    """Sums over tokens, a channel."""
-
-    def __init__(self, dim: int) -> None:
-        self._squares = np.zeros(dim)
-        self._errors = np.zeros(dim)
-        self._cosines: list[float] = []
-        self._clips: list[float] = []
-
-    def add(self, stored: Features, fresh: Features) -> float:
-        """Add one clip: the cosine of the whole of it."""
-        stored_ND = stored.reshape(-1, stored.shape[-1]).astype(np.float64)
-        fresh_ND = fresh.reshape(-1, fresh.shape[-1]).astype(np.float64)
-        self._squares += np.square(fresh_ND).sum(axis=0)
-        self._errors += np.square(stored_ND - fresh_ND).sum(axis=0)
-        products = (stored_ND * fresh_ND).sum(axis=1)
-        norms = np.linalg.norm(stored_ND, axis=1) * np.linalg.norm(fresh_ND, axis=1)
-        alike = (norms == 0) & (np.abs(stored_ND - fresh_ND).max(axis=1) == 0)
-        cosines = np.where(alike, 1.0, products / np.where(norms > 0, norms, 1.0))
-        self._cosines.append(float(cosines.mean()))
-        whole = float(norms @ cosines / norms.sum()) if norms.sum() > 0 else float(alike.all())
-        self._clips.append(whole)
-        return whole
-
-    def difference(self, stream: str) -> StreamDifference:
-        seen = self._squares > 0
-        errors = np.sqrt(self._errors[seen] / self._squares[seen])
-        return StreamDifference(
-            stream=stream,
-            cosine_mean=float(np.mean(self._cosines)),
-            cosine_min=min(self._clips),
-            channel_error_median=float(np.median(errors)) if seen.any() else 0.0,
-            channel_error_max=float(errors.max()) if seen.any() else 0.0,
-        )
 
 
 def _choose(cache: FeatureCache, num_clips: int) -> list[str]:

@@ -185,37 +185,40 @@ def _read_remote_list(uri: str) -> list[Source]:
 
 def _read_list(data: bytes, name: str, *, base: Path | str, where: str) -> list[Source]:
     # Rows are relative to `base`, a folder or the URL of one.
+    rows = parse_list(data, name, where=where)
+    return [_to_source(row, base=base, where=place) for row, place in rows]
+
+
+def parse_list(data: bytes, name: str, *, where: str) -> Iterator[tuple[dict[Any, Any], str]]:
+    """(row, where it stands) of a list of sources, whose kind its name tells; of text, {uri: line}.
+
+    SourceError: it cannot be read.
+    """
     extension = PurePath(name).suffix.lower()
     try:
         if extension == ".parquet":
             from pipeline.storage import parse_table
 
-            rows: Iterable[Any] = parse_table(data).to_pylist()
-            return [_to_source(row, base=base, where=where) for row in rows]
+            rows = parse_table(data).to_pylist()
+            yield from ((row, where) for row in rows)
+            return
         text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, ValueError) as error:
         raise SourceError(f"{where}: not a readable list of sources: {error}") from error
-    if extension == ".txt":
-        return list(_text_rows(text, base=base))
     if extension in (".csv", ".tsv"):
         delimiter = "\t" if extension == ".tsv" else ","
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
         try:
-            return [
-                _to_source(
-                    _whole(row, reader, where), base=base, where=f"{where}:{reader.line_num}"
-                )
-                for row in reader
-            ]
+            for row in reader:
+                yield _whole(row, reader, where), f"{where}:{reader.line_num}"
         except csv.Error as error:
             raise SourceError(f"{where}:{reader.line_num}: {error}") from error
-    return [
-        _to_source(
-            _parse_line(line, where=f"{where}:{number}"), base=base, where=f"{where}:{number}"
-        )
-        for number, line in enumerate(text.split("\n"), start=1)
-        if line.strip()
-    ]
+        return
+    for number, line in enumerate(text.split("\n"), start=1):
+        place = f"{where}:{number}"
+        if line.strip():
+            is_text = extension == ".txt"
+            yield {"uri": line} if is_text else _parse_line(line, where=place), place
 
 
 def _whole(row: dict[Any, Any], reader: Any, where: str) -> dict[Any, Any]:
@@ -228,7 +231,7 @@ def _whole(row: dict[Any, Any], reader: Any, where: str) -> dict[Any, Any]:
 def _text_rows(text: str, *, base: Path | str) -> Iterator[Source]:
     for line in text.split("\n"):
         if line.strip():
-            yield Source(uri=_resolve(line.rstrip("\r"), base=base))
+            yield Source(uri=resolve_uri(line.rstrip("\r"), base=base))
 
 
 def _parse_line(line: str, *, where: str) -> dict[str, Any]:
@@ -244,6 +247,22 @@ def _parse_line(line: str, *, where: str) -> dict[str, Any]:
 
 
 def _to_source(row: dict[Any, Any], *, base: Path | str, where: str) -> Source:
+    fields, extra = read_row(row, where=where)
+    uri = fields.get("uri")
+    if not isinstance(uri, str):
+        raise SourceError(
+            f"{where}: no column 'uri'; the columns are {', '.join(map(repr, row))}",
+            hint="the first line of a csv or tsv names its columns",
+        )
+    fields["uri"] = resolve_uri(uri, base=base)
+    try:
+        return Source(extra=extra, **fields)
+    except SourceError as error:
+        raise SourceError(f"{where}: {error.message}") from error
+
+
+def read_row(row: dict[Any, Any], *, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of `Source` that a row fills, and its other columns. SourceError."""
     if None in row:
         raise SourceError(f"{where}: more cells than columns")
     try:
@@ -258,19 +277,9 @@ def _to_source(row: dict[Any, Any], *, base: Path | str, where: str) -> Source:
             extra[name] = to_public(value) if isinstance(value, str) and is_remote(value) else value
         elif value is not None and value != "":
             fields[field] = _to_seconds(name, value, where) if "seconds" in field else value
-    uri = fields.get("uri")
-    if not isinstance(uri, str):
-        raise SourceError(
-            f"{where}: no column 'uri'; the columns are {', '.join(map(repr, row))}",
-            hint="the first line of a csv or tsv names its columns",
-        )
     if "video_id" in fields:
         fields["video_id"] = str(fields["video_id"])
-    fields["uri"] = _resolve(uri, base=base)
-    try:
-        return Source(extra=extra, **fields)
-    except SourceError as error:
-        raise SourceError(f"{where}: {error.message}") from error
+    return fields, extra
 
 
 def _to_seconds(name: str, value: Any, where: str) -> float:
@@ -280,7 +289,8 @@ def _to_seconds(name: str, value: Any, where: str) -> float:
         raise SourceError(f"{where}: {name} = {value!r} must be a number of seconds") from error
 
 
-def _resolve(uri: str, *, base: Path | str) -> str:
+def resolve_uri(uri: str, *, base: Path | str) -> str:
+    """A uri as a list has it, which lies in the folder `base` or below its URL, as a source's."""
     if is_remote(uri):
         open_store(uri)  # UsageError for all of them now, not a reject for each one later
         return learn(uri)

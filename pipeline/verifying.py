@@ -10,7 +10,7 @@ import itertools
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from pipeline.probing import read_probes
 from pipeline.storage import parse_table, read_table
 from schemas.cache_info import CacheInfo, ShardEntry
 from schemas.errors import CacheDamaged
+from schemas.plan import ShardSpec
 from schemas.recipe import Recipe
 from schemas.sample import Sample
 from schemas.sidecar import SampleEntry, Sidecar
@@ -109,10 +110,9 @@ def verify_cache(
         progress(entry.tar_bytes)
     complete = len(sidecars) == len(info.shards)
     finished = _check_tables(info, layout, result)
-    if finished:
-        _check_plan(info, layout, result)
+    specs = _check_plan(info, layout, result) if finished else []
     _check_keys(sidecars, result)
-    _check_videos(sidecars, result)
+    _check_videos(sidecars, specs, result)
     _check_index(info, layout, sidecars, result, complete=complete)
     if complete and finished:
         _check_counts(info, layout, sidecars, result)
@@ -262,18 +262,21 @@ def _read(path: Place) -> bytes | None:
         return None
 
 
-def _check_plan(info: CacheInfo, layout: CacheLayout, result: Verification) -> None:
+def _check_plan(info: CacheInfo, layout: CacheLayout, result: Verification) -> list[ShardSpec]:
+    """What was planned, as far as it can be read."""
     listed = {entry.name for entry in info.shards}
     try:
-        planned = {spec.name for spec in read_plan(layout)}
+        specs = read_plan(layout)
     except CacheDamaged as error:
         result.add("plan", layout.plan, error.message)
-        return
+        return []
+    planned = {spec.name for spec in specs}
     if listed - planned:
         result.add("plan", layout.plan, f"does not know the shard {min(listed - planned)}")
     for name in sorted(list_sizes(layout.shards)):
         if name.endswith(".tar") and name[: -len(".tar")] not in listed | planned:
             result.add("stray_tar", layout.shards / name, "belongs to no shard: delete it")
+    return specs
 
 
 def _check_keys(sidecars: list[Sidecar], result: Verification) -> None:
@@ -283,7 +286,14 @@ def _check_keys(sidecars: list[Sidecar], result: Verification) -> None:
             result.add("duplicate_key", key, f"occurs {count} times in the cache")
 
 
-def _check_videos(sidecars: list[Sidecar], result: Verification) -> None:
+def _check_videos(
+    sidecars: list[Sidecar], specs: Sequence[ShardSpec], result: Verification
+) -> None:
+    planned: dict[str, set[int]] = {}
+    built = {sidecar.name for sidecar in sidecars}
+    for piece in (piece for spec in specs if spec.name in built for piece in spec.pieces):
+        clips = range(piece.first_clip, piece.first_clip + piece.num_clips)
+        planned.setdefault(piece.video_id, set()).update(clips)
     videos: dict[str, list[SampleEntry]] = {}
     for sidecar in sidecars:
         for entry in sidecar.samples:
@@ -296,7 +306,7 @@ def _check_videos(sidecars: list[Sidecar], result: Verification) -> None:
     for video_id, entries in videos.items():
         entries.sort(key=lambda entry: entry.clip_index)
         found = {entry.clip_index for entry in entries}
-        lost = set(range(max(found))) - found - gaps.get(video_id, set())
+        lost = planned.get(video_id, set()) - found - gaps.get(video_id, set())
         if lost:
             result.add("counts", video_id, f"clip {min(lost)} is neither cached nor missing")
         for before, after in itertools.pairwise(entries):

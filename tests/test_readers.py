@@ -20,7 +20,9 @@ import pytest
 
 import beam_runner
 from pipeline.cache import open_cache
+from pipeline.choosing import choose_clips
 from pipeline.layout import CacheLayout
+from pipeline.slicing import plan_slice, write_slice
 from pipeline.sources import read_sources
 from schemas.recipe import Recipe
 from schemas.sample import Sample
@@ -243,6 +245,37 @@ def test_energon_index_lasts_until_the_shards_change(
     assert dataset_yaml.read_text().endswith("\n\n")
     keys = [row["__key__"] for row in read_with_energon(copy)]
     assert keys[:-1] == list(written) and keys[-1] not in written
+
+
+@UNCLOSED
+@NO_GPU
+def test_a_slice_opens_in_all_of_them(
+    cache_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import webdataset
+
+    wids = pytest.importorskip("wids", reason=NO_DEV_EXTRA)
+    datasets = pytest.importorskip("datasets", reason=NO_DEV_EXTRA)
+    with open_cache(cache_path) as cache:
+        choice = choose_clips(cache, where="clip_index != 1")
+        write_slice(plan_slice(cache, choice), CacheLayout(tmp_path / "slice"))
+    with open_cache(tmp_path / "slice") as cache:
+        few = {key: cache[key] for key in cache.index.column("key").to_pylist()}
+    assert len(few) == 5
+    shards = tars(tmp_path / "slice")
+    assert_same(webdataset.WebDataset(shards, shardshuffle=False).decode("rgb8"), few)
+    assert_same(
+        datasets.load_dataset(
+            "webdataset", data_files=shards, split="train", cache_dir=str(tmp_path / "hf")
+        ),
+        few,
+        exact=False,
+    )
+    assert_same(read_with_energon(tmp_path / "slice"), few)
+    monkeypatch.setenv("WIDS_CACHE", str(tmp_path / "copies"))
+    dataset = wids.ShardListDataset(str(tmp_path / "slice" / "wids.json"), transformations=[])
+    assert [dataset[number]["__key__"] for number in range(len(dataset))] == list(few)
+    dataset.close()
 
 
 def read_with_energon(cache_path: Path) -> list[dict[str, Any]]:

@@ -23,12 +23,19 @@ COMMANDS: Commands = {
     "verify": ("pipeline.cli.verify:verify", "Check every byte of a cache; exit 1 on findings."),
     "stats": ("pipeline.cli.stats:stats", "Totals and distributions of a cache."),
     "report": ("pipeline.cli.report:report", "Write a page to look at a cache with, in a browser."),
+    "slice": ("pipeline.cli.slice:slice_", "A cache of some clips of another one."),
+    "merge": ("pipeline.cli.merge:merge", "One cache of the clips of several."),
+    "export": (
+        "pipeline.cli.export:export",
+        "Write a cache as Parquet, Lance, safetensors or npy.",
+    ),
+    "diff": ("pipeline.cli.diff:diff", "What differs between two caches; exit 1 if anything does."),
     "rejects": ("pipeline.cli.rejects:rejects", "Which sources could not be used, and why."),
     "recipes": ("pipeline.cli.recipes:recipes", "List, show or check recipes."),
     "encoders": ("pipeline.cli.encoders:encoders", "List, show or check encoders."),
     "doctor": ("pipeline.cli.doctor:doctor", "Check this installation and machine."),
 }
-GOES_ON = ("run", "watch", "demo")
+GOES_ON = ("run", "watch", "demo", "slice", "merge")
 """Commands that are ended at once when they are told to, and go on when they are called again."""
 
 EPILOG = """\b
@@ -37,8 +44,8 @@ Examples:
   pipeline run videos/ cache/
   pipeline inspect cache/
 
-Exit codes: 0 fine, 1 verify found something, 2 wrong use, recipe or place, 3 too many rejects or
-nothing usable, 4 cache damaged or incompatible, 70 a bug, 130 and 143 interrupted."""
+Exit codes: 0 fine, 1 verify or diff found something, 2 wrong use, recipe or place, 3 too many
+rejects or nothing usable, 4 cache damaged or incompatible, 70 a bug, 130 and 143 interrupted."""
 
 
 @click.group(cls=lazy_group(COMMANDS), epilog=EPILOG, context_settings=CONTEXT)

@@ -45,3 +45,14 @@ def small_cache(small_videos: Path) -> Path:
 def damaged_cache(small_cache: Path, tmp_path: Path) -> Path:
     """A copy of `small_cache` that a test may damage."""
     return Path(shutil.copytree(small_cache, tmp_path / "cache"))
+
+
+@pytest.fixture(scope="session")
+def odd_cache(clips: ClipShelf, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of odd names, spans, sound, int8, damage and copies, beside its list.csv.
+
+    Not to be changed.
+    """
+    from tests.pipeline.odd_videos import make_odd_cache
+
+    return make_odd_cache(clips, tmp_path_factory.mktemp("odd"))
