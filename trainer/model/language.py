@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from encoders.importing import without_torchvision
 from schemas.errors import UsageError
 from trainer.data.rendering import Renderer
 from trainer.data.template import choose_template
@@ -22,22 +22,6 @@ TINY = "tiny"
 TINY_SEED = 0
 SMOLLM2 = "smollm2-135m"
 _SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
-@contextlib.contextmanager
-def without_torchvision() -> Iterator[None]:
-    """Let transformers be imported as where there is no torchvision, which it would import.
-
-    It takes a second and a quarter of the memory, and no language model uses it.
-    """
-    absent = "torchvision" not in sys.modules
-    if absent:
-        sys.modules["torchvision"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if absent:
-            del sys.modules["torchvision"]
 
 
 def _hush() -> None:
