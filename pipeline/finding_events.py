@@ -123,8 +123,8 @@ def add_events(
     """Look at the videos that the table of a kind lacks, or at all of them `again`.
 
     What is found is kept whatever ends it. A video whose file is away or cannot be decoded is
-    reported, and looked at by the next call; what is known of it stays. UsageError: the table was made by another maker.
-    StorageError.
+    reported, and looked at by the next call; what is known of it stays. UsageError: the table was
+    made otherwise, and it is not to be made `again`. StorageError.
     """
     kind = detector.kind
     known, maker = _known(cache, kind)
