@@ -21,7 +21,7 @@ COMMANDS: Commands = {
     "rejects": ("pipeline.cli.rejects:rejects", "Which sources could not be used, and why."),
     "events": (
         "pipeline.cli.events:events",
-        "Scenes, speech and what is said: find, list, import.",
+        "Scenes, speech, what is said: find, list, import.",
     ),
     "recipes": ("pipeline.cli.recipes:recipes", "List, show or check recipes."),
     "encoders": ("pipeline.cli.encoders:encoders", "List, show or check encoders."),
