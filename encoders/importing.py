@@ -1,8 +1,9 @@
-"""Import transformers with nothing of vision."""
+"""Import transformers with nothing of vision, and let it speak only where libraries may."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator
 
@@ -21,3 +22,12 @@ def without_torchvision() -> Iterator[None]:
     finally:
         if absent:
             del sys.modules["torchvision"]
+
+
+def hush_transformers() -> None:
+    """Transformers has a log and bars of its own; who has silenced the root log wants neither."""
+    from transformers.utils import logging as own_logging
+
+    if logging.getLogger().level >= logging.CRITICAL:
+        own_logging.set_verbosity_error()
+        own_logging.disable_progress_bar()

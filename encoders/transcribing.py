@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from encoders.importing import without_torchvision
+from encoders.importing import hush_transformers, without_torchvision
 from encoders.weights import find_weights
 from schemas.errors import UsageError, WeightsError
 
@@ -63,6 +63,7 @@ class Transcriber:
                     "transcripts are made by transformers, which is not installed",
                     hint="pip install 'reelcache[transformers]'",
                 ) from error
+            hush_transformers()
             self.device = torch.device(device)
             dtype = torch.float32 if self.device.type == "cpu" else torch.float16
             try:
@@ -112,6 +113,7 @@ class Transcriber:
             ids = self._model.generate(
                 features.input_features.to(self.device, self._model.dtype),
                 return_timestamps=True,
+                force_unique_generate_call=True,  # else it goes on in the silence after the sound
                 do_sample=False,
                 num_beams=1,
                 **options,
@@ -132,7 +134,7 @@ class Transcriber:
 
         for token in ids:
             if token >= self._first_time:
-                seconds = min((token - self._first_time) * TICK_SECONDS, end_seconds)
+                seconds = min(round((token - self._first_time) * TICK_SECONDS, 2), end_seconds)
                 close(seconds)
                 start = seconds
             elif token not in special:

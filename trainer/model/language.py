@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import logging
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from encoders.importing import without_torchvision
+from encoders.importing import hush_transformers, without_torchvision
 from schemas.errors import UsageError
 from trainer.data.rendering import Renderer
 from trainer.data.template import choose_template
@@ -24,15 +23,6 @@ SMOLLM2 = "smollm2-135m"
 _SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-def _hush() -> None:
-    # transformers has a log and bars of its own; who has silenced the root log wants neither.
-    from transformers.utils import logging as own_logging
-
-    if logging.getLogger().level >= logging.CRITICAL:
-        own_logging.set_verbosity_error()
-        own_logging.disable_progress_bar()
-
-
 def load_tokenizer(where: str, *, offline: bool = False, config: Any = None) -> Any:
     """The tokenizer of `load_language_model`. UsageError: there is none.
 
@@ -40,7 +30,7 @@ def load_tokenizer(where: str, *, offline: bool = False, config: Any = None) -> 
     """
     with without_torchvision():
         from transformers import AutoTokenizer
-    _hush()
+    hush_transformers()
     if where == TINY:
         return _tiny_tokenizer()
     folder, gguf = _split(where)
@@ -57,7 +47,7 @@ def load_language_model(where: str, *, dtype: torch.dtype, offline: bool = False
     """
     with without_torchvision():
         from transformers import AutoModelForCausalLM
-    _hush()
+    hush_transformers()
     if where == TINY:
         return _tiny_model().to(dtype)
     folder, gguf = _split(where)
@@ -72,7 +62,7 @@ def describe_language_model(where: str) -> Any:
     """As `load_language_model`, with shapes only, on torch's device `meta`: no weights are read."""
     with without_torchvision():
         from transformers import AutoConfig, AutoModelForCausalLM
-    _hush()
+    hush_transformers()
     if where == TINY:
         with torch.device("meta"):
             return _tiny_model()
