@@ -116,6 +116,8 @@ def make_renderer(
     tokens_per_clip: int,
     audio_tokens_per_clip: int = 0,
     system: str = "",
+    event_kinds: tuple[str, ...] = (),
+    event_tokens: int = 0,
 ) -> Renderer:
     """The renderer of a model with this tokenizer. ConfigError as of `choose_template`."""
     known = tokenizer.get_vocab()
@@ -131,6 +133,8 @@ def make_renderer(
         tokens_per_clip=tokens_per_clip,
         audio_tokens_per_clip=audio_tokens_per_clip,
         system=system,
+        event_kinds=event_kinds,
+        event_tokens=event_tokens,
     )
 
 

@@ -158,6 +158,8 @@ def renderer_of(preprocessing: Preprocessing, tokenizer: Any) -> Renderer:
         if preprocessing.with_audio
         else 0,
         system=preprocessing.system,
+        event_kinds=view.events,
+        event_tokens=view.event_tokens,
     )
 
 
