@@ -89,14 +89,17 @@ def speech_detector() -> Detector:
     return Detector(kind=SPEECH, made_by=voice.made_by, find=find)
 
 
-def transcript_detector(folder: str, *, device: str, language: str = "") -> Detector:
-    """A Whisper model of transformers, which hears speech alone where that is known.
+def transcript_detector(
+    folder: str, *, device: str, language: str = "", only_speech: bool = False
+) -> Detector:
+    """A Whisper model of transformers; `only_speech`: it hears what is in the table of speech.
 
     WeightsError, UsageError as of `Transcriber`.
     """
     from encoders.transcribing import CHUNK_SECONDS, Transcriber
 
     transcriber = Transcriber(folder, device=device, language=language)
+    made_by = {**transcriber.made_by, "only_speech": only_speech}
 
     def find(
         cache: FeatureCache, sources: Sequence[VideoSource], progress: Callable[[float], None]
@@ -106,11 +109,11 @@ def transcript_detector(folder: str, *, device: str, language: str = "") -> Dete
             sources,
             transcriber=transcriber,
             chunk_seconds=CHUNK_SECONDS,
-            speech=_known(cache, SPEECH)[0],
+            speech=_known(cache, SPEECH)[0] if only_speech else None,
             progress=progress,
         )
 
-    return Detector(kind=TRANSCRIPT, made_by=transcriber.made_by, find=find)
+    return Detector(kind=TRANSCRIPT, made_by=made_by, find=find)
 
 
 def add_events(

@@ -105,6 +105,7 @@ def events(
             _write_spans(opened, kind, out, as_json=as_json)
         elif finds:
             detectors = _detectors(
+                opened,
                 scenes=scenes,
                 speech=speech,
                 transcripts=transcripts,
@@ -123,11 +124,19 @@ def events(
 
 
 def _detectors(
-    *, scenes: bool, speech: bool, transcripts: str | None, language: str, device: str
+    cache: FeatureCache,
+    *,
+    scenes: bool,
+    speech: bool,
+    transcripts: str | None,
+    language: str,
+    device: str,
 ) -> Iterator[Detector]:
     # Each is loaded when the one before is done with all videos.
     from encoders.devices import choose_device
+    from pipeline.events import list_kinds
     from pipeline.finding_events import scene_detector, speech_detector, transcript_detector
+    from pipeline.finding_speech import SPEECH
 
     device = choose_device(device)
     if scenes:
@@ -135,7 +144,12 @@ def _detectors(
     if speech:
         yield speech_detector()
     if transcripts is not None:
-        yield transcript_detector(transcripts, device=device, language=language)
+        yield transcript_detector(
+            transcripts,
+            device=device,
+            language=language,
+            only_speech=SPEECH in list_kinds(cache.layout),
+        )
 
 
 def _find(
