@@ -157,4 +157,4 @@ def test_every_field_is_part_of_it(cache: FeatureCache) -> None:
         "recipe",
         "stamps",
         "events",
-    }  # the first are `cache`; no events, no field
+    }
