@@ -21,7 +21,7 @@ import torch
 from benchmarks import train_fill, train_in_loop, train_resume, train_wait
 from benchmarks.timing import LoadWatch, write_report
 from benchmarks.train_reading import KINDS, TINY_KINDS, measure_reading, show_reading
-from trainer.model.language import without_torchvision
+from encoders.importing import without_torchvision
 
 MOST_ROUNDS = 4
 """Of sections that train: a round of them takes a minute."""

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 
 from benchmarks.timing import Spent
+from encoders.importing import without_torchvision
 from pipeline.cache import FeatureCache
 from trainer.config import TrainConfig
 from trainer.data.stage_data import StageData
 from trainer.learning.metrics_log import METRICS
 from trainer.learning.training import StepReport, TrainingRun
-from trainer.model.language import load_tokenizer, without_torchvision
+from trainer.model.language import load_tokenizer
 
 COLOURS = ("red", "green", "blue", "yellow")
 

@@ -26,6 +26,8 @@ Order = Literal["decord", "ffmpeg", "selected", "all", "sorted"]
 every frame twice to sort them. Each may hand over to a later one."""
 Taken = TypeVar("Taken")
 _ORDERS: tuple[Order, ...] = get_args(Order)
+MAX_FRAME_RATE = 1000.0
+"""Frames a second of a video of which every frame is taken, at most."""
 _SHAPE = ("source_width", "source_height", "display_width", "display_height")
 
 
@@ -115,10 +117,12 @@ class Decoding:
         pictures: Mapping[str, PictureSpec],
         processes: Sequence[DecoderProcess],
         order: Order = "selected",
+        every_frame: bool = False,
     ) -> None:
         """`pictures` is stream -> what it takes; all of `processes` are idle.
 
         Several processes share the work in the order "selected"; otherwise there must be one.
+        `every_frame` is for whole videos: every frame is a sample, and comes once.
         """
         self._piece = piece
         self._order = order
@@ -126,7 +130,8 @@ class Decoding:
         self._preview_height = recipe.preview.height if recipe.preview.enabled else None
         self._frames_per_clip = recipe.sampling.frames_per_clip
         self._next_k = piece.first_clip * self._frames_per_clip
-        self._stop_k = int(recipe.limits.max_duration_seconds * recipe.sampling.fps) + 2
+        rate = MAX_FRAME_RATE if every_frame else recipe.sampling.fps
+        self._stop_k = int(recipe.limits.max_duration_seconds * rate) + 2
         picture_bytes = {name: spec.num_bytes for name, spec in pictures.items()}
         if recipe.preview.enabled:
             picture_bytes[PREVIEW] = int(3 * MAX_PREVIEW_ASPECT * recipe.preview.height**2)
@@ -136,7 +141,7 @@ class Decoding:
             "path": path,
             "max_pixels": recipe.limits.max_pixels,
             "max_duration_seconds": recipe.limits.max_duration_seconds,
-            "window": _window(piece, recipe),
+            "window": _window(piece, recipe) | {"every_frame": every_frame},
             "pictures": {name: to_mapping(spec) for name, spec in pictures.items()},
             "preview_height": self._preview_height,
             "picture_bytes": picture_bytes,

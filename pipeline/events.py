@@ -19,6 +19,8 @@ from schemas.event import Event
 from schemas.tables import EVENT_SCHEMA
 
 _KIND = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+NOTHING_FOUND = "nothing_found"
+"""In `made_by` of a detector: ids of the videos in which it found nothing."""
 _MADE_BY = b"reelcache.made_by"
 
 
@@ -68,6 +70,16 @@ def read_made_by(layout: CacheLayout, *, kind: str) -> dict[str, Any]:
     metadata = read_table(layout.events_of(kind)).schema.metadata or {}
     made_by: dict[str, Any] = json.loads(metadata.get(_MADE_BY, b"{}"))
     return made_by
+
+
+def read_maker(layout: CacheLayout, *, kind: str) -> tuple[dict[str, Any], frozenset[str] | None]:
+    """(what the table of a kind was made by, ids of the videos that were looked at in vain).
+
+    Of a table that no detector made the second is None: where it has no event, there is none.
+    """
+    made_by = read_made_by(layout, kind=kind)
+    in_vain = made_by.pop(NOTHING_FOUND, None)
+    return made_by, None if in_vain is None else frozenset(in_vain)
 
 
 def list_kinds(layout: CacheLayout) -> list[str]:

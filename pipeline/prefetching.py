@@ -50,8 +50,13 @@ class DecodeAhead:
         pictures: Mapping[str, PictureSpec],
         pool: DecoderPool,
         files: Fetcher | None = None,
+        every_frame: bool = False,
     ) -> None:
-        """`files` knows the same pieces; each is released when the next one is taken."""
+        """`files` knows the same pieces; each is released when the next one is taken.
+
+        `every_frame` as of `Decoding`.
+        """
+        self._every_frame = every_frame
         self._files = files or Fetcher()
         self._taken: Piece | None = None
         self._waits_for_file = False
@@ -138,6 +143,7 @@ class DecodeAhead:
             pictures=self._pictures,
             processes=processes,
             order=order,
+            every_frame=self._every_frame,
         )
         return _Started(decoding, None, path, state)
 

@@ -6,6 +6,7 @@ frame in hand. Files whose times go back are decoded twice: once for all times, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -44,6 +45,8 @@ class Window:
     first_k: int = 0
     stop_k: int | None = None
     """Samples [first_k, stop_k); None: to the end of the video."""
+    every_frame: bool = False
+    """Each frame that is displayed in the span is one sample, whatever the rate."""
 
     def grid(self, first_seconds: float) -> Grid:
         """The grid of a video whose first frame is at `first_seconds`."""
@@ -123,6 +126,12 @@ def choose_samples(
     """
     grid = window.grid(float(times[0]))
     ranks = displayed_indices(times, grid)
+    ticks: npt.ArrayLike | None = None
+    if window.every_frame and len(ranks):
+        end = grid.end_seconds
+        stop = len(times) if end is None else int(np.searchsorted(times, end))
+        ranks = np.arange(ranks[0], stop)
+        ticks = np.maximum(times[ranks], grid.origin_seconds)
     interval = float(times[-1] - times[-2]) if len(times) > 1 else 0.0
     duration = last_duration(duration_seconds, interval, window.fps)
     ranges = display_ranges(times, last_duration_seconds=duration)
@@ -131,7 +140,9 @@ def choose_samples(
     return SampleTimes(
         ks=wanted,
         ranks=ranks_wanted,
-        grid_seconds=np.array([grid.time(k) for k in wanted], dtype=np.float64),
+        grid_seconds=np.array(
+            [grid.time(k) for k in wanted] if ticks is None else ticks, dtype=np.float64
+        ),
         display_seconds=ranges[ranks_wanted],
         end_seconds=_video_end(grid, window, len(ranks), float(ranges[-1, 1])),
     )
@@ -144,6 +155,8 @@ def sample_in_order(
 
     TimesGoBack: they do not; start again with `sample_any_order`.
     """
+    if window.every_frame:
+        return (yield from _every_frame(frames, window, convert))
     grid: Grid | None = None
     previous: TimedFrame | None = None
     interval = 0.0
@@ -173,6 +186,45 @@ def sample_in_order(
     stop_k = max(k, grid.num_samples(previous.seconds))
     yield from _emit(grid, window, k, stop_k, previous, end, convert)
     return _video_end(grid, window, stop_k, end)
+
+
+def _every_frame(
+    frames: Iterable[TimedFrame], window: Window, convert: Convert[Picture]
+) -> Sampled[Picture]:
+    # What `choose_samples` chooses of the same frames.
+    previous: TimedFrame | None = None
+    interval = end = 0.0
+    origin, stop = -math.inf, math.inf
+    k = 0
+
+    def sample(frame: TimedFrame, end_seconds: float) -> SampledFrame[Picture]:
+        return SampledFrame(
+            k=k,
+            grid_seconds=max(frame.seconds, origin),
+            start_seconds=frame.seconds,
+            end_seconds=end_seconds,
+            picture=convert(frame.frame),
+        )
+
+    for current in frames:
+        if previous is None:
+            grid = window.grid(current.seconds)
+            origin = grid.origin_seconds
+            stop = math.inf if grid.end_seconds is None else grid.end_seconds
+        elif current.seconds < previous.seconds:
+            raise TimesGoBack
+        else:
+            interval = current.seconds - previous.seconds
+            if current.seconds > origin + TOLERANCE_SECONDS and previous.seconds < stop:
+                yield sample(previous, current.seconds)
+                k += 1
+            if current.seconds >= stop:
+                return stop
+        previous = current
+    if previous is not None and origin - TOLERANCE_SECONDS <= previous.seconds < stop:
+        end = previous.seconds + last_duration(previous.duration_seconds, interval, window.fps)
+        yield sample(previous, end)
+    return min(end, stop)
 
 
 def sample_any_order(

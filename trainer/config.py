@@ -136,6 +136,11 @@ class ViewSpec:
     """span: times count from the span's start."""
     input: Literal["video", "center", "text"] = "video"
     """center: the middle frame only. text: no picture and no sound, as a blind baseline."""
+    events: tuple[str, ...] = ()
+    """Kinds of events of the cache that are read as text after the clips, the most important first;
+    docs/events.md."""
+    event_tokens: int = 512
+    """Tokens that events of an item take, at most; of more, some are left out evenly."""
 
     def __post_init__(self) -> None:
         check("view.fps", self.fps, ">= 0", holds=self.fps >= 0 and math.isfinite(self.fps))
@@ -143,6 +148,7 @@ class ViewSpec:
             ("num_frames", MAX_FRAMES),
             ("frames_per_clip", MAX_FRAMES),
             ("max_clips", MAX_COUNT),
+            ("event_tokens", MAX_COUNT),
         ):
             number = getattr(self, name)
             check(f"view.{name}", number, f"in [0, {most:,}]", holds=0 <= number <= most)
@@ -150,6 +156,13 @@ class ViewSpec:
             raise ConfigError(
                 f"view.num_frames = {self.num_frames} must be > 0 with policy uniform, else 0"
             )
+        if len(set(self.events)) < len(self.events):
+            raise ConfigError(f"view.events = {list(self.events)} names a kind twice")
+
+    def to_mapping(self) -> dict[str, Any]:
+        """All fields as JSON-ready values; those of events only where there are some."""
+        plain = to_mapping(self)
+        return plain if self.events else {k: v for k, v in plain.items() if "event" not in k}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +262,11 @@ class TrainConfig:
                 f"view.frames_per_clip = {frames} must be 1 with model.time.mode frame_text",
                 hint="or say clip_text, which is the same text before each clip",
             )
+        if self.view.events and self.model.time.mode not in ("clip_text", "frame_text"):
+            raise ConfigError(
+                f"view.events needs times in words, but model.time.mode is {self.model.time.mode}",
+                hint="say clip_text or frame_text, or leave view.events out",
+            )
         least = self.model.connector.tokens_per_clip(1)
         if least > self.batch.tokens_per_pack:
             raise ConfigError(
@@ -299,7 +317,7 @@ class TrainConfig:
 
     def to_mapping(self) -> dict[str, Any]:
         """All fields, defaults included, as JSON-ready values."""
-        return to_mapping(self)
+        return to_mapping(self) | {"view": self.view.to_mapping()}
 
 
 def list_configs() -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from schemas.recipe import Recipe, canonical_json, differing_fields
 from schemas.settings import read_settings, to_mapping
 from trainer.config import TrainConfig, ViewSpec
 from trainer.data.cache_shape import CacheShape
+from trainer.data.video_events import makers_of
 from trainer.model_spec import ReduceSpec, TimeSpec
 
 
@@ -39,10 +40,15 @@ class Preprocessing:
     system: str
     max_tokens: int
     """Of one item; a longer one is shown fewer clips."""
+    events: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Kind of the view's events -> what made them."""
 
     @classmethod
     def of(cls, config: TrainConfig, *, cache: FeatureCache, template: str) -> Preprocessing:
-        """That of a model trained with `config` from `cache`."""
+        """That of a model trained with `config` from `cache`.
+
+        UsageError: the cache has no events of a kind that the view asks for.
+        """
         view = config.view
         last = config.stages[-1].max_clips
         if last:
@@ -59,6 +65,7 @@ class Preprocessing:
             template=template,
             system=config.model.system,
             max_tokens=config.batch.tokens_per_pack,
+            events=makers_of(cache.layout, kinds=view.events) if view.events else {},
         )
 
     @property
@@ -88,7 +95,8 @@ class Preprocessing:
     def identity(self) -> dict[str, Any]:
         """What the fingerprint is taken over. Defaults are dropped, so that new fields keep it."""
         recipe = Recipe.from_mapping(self.recipe)
-        return {
+        events = {"events": self.events} if self.events else {}
+        return events | {
             "cache": recipe.identity(self.stamps),
             "view": to_mapping(self.view, drop_defaults=True),
             "time": {"mode": self.time.mode, "text": self.time.text, "joint": self.time.joint},
@@ -120,11 +128,26 @@ class Preprocessing:
             hint="use a cache of the same recipe and weights, or train on this one",
         )
 
+    def require_events(self, cache: FeatureCache) -> None:
+        """FingerprintMismatch: the cache's events were made otherwise. UsageError: it has none."""
+        if not self.view.events:
+            return
+        found = makers_of(cache.layout, kinds=self.view.events)
+        if found != self.events:
+            raise FingerprintMismatch(
+                f"the events of {cache.layout.root} are not those that this model was trained with"
+                f" (model -> cache): {'; '.join(differing_fields(self.events, found))}",
+                hint="make them again as they were made then; docs/events.md",
+            )
+
     def to_mapping(self) -> dict[str, Any]:
         """JSON-ready."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("view", "time", "reduce"):
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        plain["view"] = self.view.to_mapping()
+        for name in ("time", "reduce"):
             plain[name] = to_mapping(plain[name])
+        if not self.events:
+            del plain["events"]
         return plain
 
     @classmethod

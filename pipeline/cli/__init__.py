@@ -31,6 +31,10 @@ COMMANDS: Commands = {
     ),
     "diff": ("pipeline.cli.diff:diff", "What differs between two caches; exit 1 if anything does."),
     "rejects": ("pipeline.cli.rejects:rejects", "Which sources could not be used, and why."),
+    "events": (
+        "pipeline.cli.events:events",
+        "Scenes, speech, what is said: find, list, import.",
+    ),
     "recipes": ("pipeline.cli.recipes:recipes", "List, show or check recipes."),
     "encoders": ("pipeline.cli.encoders:encoders", "List, show or check encoders."),
     "doctor": ("pipeline.cli.doctor:doctor", "Check this installation and machine."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -367,3 +367,39 @@ def test_clips_are_given_out_as_soon_as_their_end_is_known() -> None:
     assert [sample.k for sample in first.samples] == [0, 1, 2, 3]
     assert (first.start_seconds, first.end_seconds) == (0.0, 4.0)
     assert np.array_equal([clip.clip_index for clip in clips], [1, 2, 3, 4])
+
+
+def every_frame(case: Case) -> list[SampledFrame[int]]:
+    """Those displayed at some time from the span's start on, up to its end."""
+    interval = case.times[-1] - case.times[-2] if len(case.times) > 1 else 0.0
+    duration = last_duration(case.last_own_duration, interval, case.fps)
+    origin, end = case.grid.origin_seconds, case.grid.end_seconds
+    if not case.expected():
+        return []
+    last_before = max(i for i, time in enumerate(case.times) if time <= origin + 1e-6)
+    ranges = display_ranges(case.times, last_duration_seconds=duration)
+    wanted = [i for i in range(last_before, len(case.times)) if end is None or case.times[i] < end]
+    return [
+        SampledFrame(
+            k=k,
+            grid_seconds=max(case.times[i], origin),
+            start_seconds=float(ranges[i, 0]),
+            end_seconds=float(ranges[i, 1]),
+            picture=i,
+        )
+        for k, i in enumerate(wanted)
+    ]
+
+
+@given(cases())
+@example(Case(times=regular(25, count=50), last_own_duration=0.04, fps=2.0, start=0.5, end=1.0))
+def test_every_frame_comes_once_in_either_order(case: Case) -> None:
+    window = replace(case.window(), every_frame=True)
+    in_order, end = finish(sample_in_order(case.frames, window=window, convert=int))
+    assert in_order == every_frame(case)
+    shuffled, end_of_shuffled = finish(
+        sample_any_order(lambda: case.frames, window=window, convert=int)
+    )
+    assert shuffled == in_order
+    if in_order:
+        assert end == end_of_shuffled == case.end_seconds

@@ -153,4 +153,8 @@ def test_another_cache_is_refused_by_the_fields_that_differ(
 def test_every_field_is_part_of_it(cache: FeatureCache) -> None:
     fields = {field.name for field in dataclasses.fields(Preprocessing)}
     told = set(preprocessing_of(cache).identity())
-    assert fields - told == {"recipe", "stamps"}  # which are `cache`
+    assert fields - told == {
+        "recipe",
+        "stamps",
+        "events",
+    }

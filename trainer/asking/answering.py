@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from encoders.importing import without_torchvision
 from schemas.errors import UsageError
 from trainer.asking.viewing import Watched
 from trainer.data.annotation import Message, Span
 from trainer.data.fitting import fit_view
 from trainer.data.rendering import Rendered
 from trainer.data.video_view import VideoView
-from trainer.model.language import without_torchvision
 from trainer.model.model_folder import AskableModel
 
 

@@ -38,7 +38,8 @@ class Viewer:
         """FingerprintMismatch: the model was trained from other features."""
         preprocessing, shape = model.preprocessing, model.preprocessing.shape
         preprocessing.require_cache(cache)
-        self.catalog = Catalog.of(cache)
+        preprocessing.require_events(cache)
+        self.catalog = Catalog.of(cache, event_kinds=preprocessing.view.events)
         self.spec = replace(preprocessing.view, input=kind)
         with_audio = preprocessing.with_audio
         self.renderer: Renderer = replace(
@@ -67,6 +68,13 @@ class Viewer:
 
     def see(self, video: CachedVideo, *, span: Span | None = None) -> Watched:
         """The same of a video of the catalog."""
+        if video.events is None:
+            kinds = ", ".join(self.spec.events)
+            raise UsageError(
+                f"the model was trained with events ({kinds}), and nobody has looked for them in"
+                f" {video.video_id}",
+                hint=f"see: pipeline events {self._cache.layout.root}",
+            )
         view = view_video(
             video,
             self.spec,

@@ -44,6 +44,18 @@ on with questions from the terminal or from stdin, a line each, until it ends.""
 @click.option("--chat", is_flag=True, help="Go on with more questions about the same.")
 @click.option("--stream", is_flag=True, help="Write the answer while it is made.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=256, show_default=True)
+@click.option(
+    "--events",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Events of VIDEO for a model that was trained with imported ones: srt, vtt, csv, ...",
+)
+@click.option(
+    "--transcripts",
+    metavar="FOLDER",
+    help="The Whisper model, for a model that was trained with its transcripts.",
+)
 @weights_option
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, ...")
 @click.option("--lm", metavar="WHERE", help="The language model, where it has moved.")
@@ -59,6 +71,8 @@ def generate(
     chat: bool,
     stream: bool,
     max_new_tokens: int,
+    events: tuple[Path, ...],
+    transcripts: str | None,
     weights: tuple[str, ...],
     device: str,
     lm: str | None,
@@ -94,6 +108,8 @@ def generate(
         video,
         features=features,
         span=wanted,
+        events=events,
+        transcripts=transcripts,
         weights=weights,
         device=device,
         seconds=seconds,
@@ -161,6 +177,8 @@ def _watched(
     *,
     features: str | None,
     span: Span | None,
+    events: tuple[Path, ...],
+    transcripts: str | None,
     weights: tuple[str, ...],
     device: str,
     seconds: dict[str, float],
@@ -177,11 +195,16 @@ def _watched(
 
             if weights:
                 raise UsageError("--weights is for encoding a video, not for --features")
+            if events or transcripts is not None:
+                raise UsageError(
+                    "--events and --transcripts are for a video file, not for --features",
+                    hint="a cache has events of its own: pipeline events CACHE",
+                )
             cache = stack.enter_context(open_cache(features))
             watched = Viewer(model, cache).watch(video, span=span)
             seconds["open"] = time.perf_counter() - began
         else:
-            from trainer.asking.watching import encode_for
+            from trainer.asking.watching import encode_for, find_events_for
 
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reelcache-"))
             cache = stack.enter_context(
@@ -193,6 +216,13 @@ def _watched(
                     weights=weights,
                     device=device,
                 )
+            )
+            find_events_for(
+                model.preprocessing,
+                cache,
+                files=events,
+                transcripts=transcripts,
+                device=device,
             )
             (video_id,) = cache.videos
             watched = Viewer(model, cache).watch(video_id, span=span)

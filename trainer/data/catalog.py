@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from pipeline.signing import to_public
 from pipeline.storage import read_table
 from schemas.errors import AnnotationError
 from trainer.data.annotation import Span
+from trainer.data.video_events import VideoEvents
 from trainer.data.video_view import CachedVideo
 
 REJECTED = -1
@@ -60,10 +61,15 @@ class Catalog:
     """uri -> places, of those of which several spans are videos."""
     rejected: Mapping[str, str]
     """uri or given id of a source that is not in the cache -> why."""
+    events: VideoEvents | None = None
+    """Of the kinds that were asked for; None: of none."""
 
     @classmethod
-    def of(cls, cache: FeatureCache) -> Catalog:
-        """The catalog of an open cache. CacheDamaged: a table of it cannot be read."""
+    def of(cls, cache: FeatureCache, *, event_kinds: Sequence[str] = ()) -> Catalog:
+        """The catalog of an open cache. CacheDamaged: a table of it cannot be read.
+
+        UsageError: there are no events of one of the kinds.
+        """
         table = cache.index
         columns = {
             name: table.column(name).combine_chunks() for name in ("video_id", "shard", "bytes")
@@ -97,6 +103,7 @@ class Catalog:
             uris=uris,
             several=several,
             rejected=_read_rejected(cache),
+            events=VideoEvents.read(cache.layout, kinds=event_kinds) if event_kinds else None,
         )
 
     def __len__(self) -> int:
@@ -115,6 +122,7 @@ class Catalog:
             start_seconds=self.start_seconds[samples],
             end_seconds=self.end_seconds[samples],
             num_frames=self.num_frames[samples],
+            events=() if self.events is None else self.events.of(self.video_ids[number]),
         )
 
     def shard_of(self, row: int) -> str:

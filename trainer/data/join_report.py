@@ -13,9 +13,10 @@ OUTCOMES = {
     "ambiguous": "whose video may be one of several",
     "outside": "about a span of which nothing is cached",
     "no_clips": "of whose video the view keeps no frame",
+    "no_events": "in whose video nobody has looked for events",
 }
 """What may become of a row; each becomes one of them."""
-LOST = ("missing", "ambiguous", "outside", "no_clips")
+LOST = ("missing", "ambiguous", "outside", "no_clips", "no_events")
 """What `on_missing` decides about."""
 MAX_EXAMPLES = 3
 

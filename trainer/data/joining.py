@@ -137,6 +137,8 @@ class _Joiner:
         self, number: int, span: Span | None, spans_seen: tuple[Span, ...]
     ) -> VideoView | _Lost:
         video = self.catalog.video(number)
+        if video.events is None:
+            return _Lost(outcome="no_events", why=f"({video.video_id})")
         for one in (*spans_seen, *([] if span is None else [span])):
             if not len(video.overlapping(one)):
                 end = float(video.end_seconds[-1])

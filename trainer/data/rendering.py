@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.errors import AnnotationError
+from schemas.event import Event
 from trainer.data.annotation import Annotation, Message, Span, VideoPart
 from trainer.data.template import Template
-from trainer.data.video_view import VideoView
+from trainer.data.video_view import VideoView, evenly
 from trainer.model_spec import TimeSpec
 
 Tokenize = Callable[[str], list[int]]
@@ -37,6 +38,10 @@ class Rendered:
     """[first, stop) of all that belongs to a clip: its text, its video, its sound."""
     prompt_length: int
     """Tokens before the first supervised one; all, if there is none."""
+    num_events: int = 0
+    """That are read."""
+    num_events_left_out: int = 0
+    """That found no room."""
 
     def __len__(self) -> int:
         return len(self.ids_L)
@@ -57,6 +62,9 @@ class Renderer:
     tokens_per_clip: int
     audio_tokens_per_clip: int = 0
     system: str = ""
+    event_kinds: tuple[str, ...] = ()
+    """As of `ViewSpec.events`."""
+    event_tokens: int = 0
 
     def render(self, annotation: Annotation, *, view: VideoView | None) -> Rendered:
         """The tokens of one annotation. AnnotationError: nothing in it is supervised."""
@@ -87,6 +95,7 @@ class Renderer:
             for part in message.content:
                 if isinstance(part, VideoPart):
                     row.add_clips(part.span)
+                    row.add_events()
                 else:
                     row.add(self.tokenize_content(part), supervised=message.supervised)
             stop = self.tokenize(self.template.stop) if self.template.stop else [self.end_id]
@@ -106,6 +115,48 @@ class Renderer:
             case _:
                 return ""
 
+    def event_lines(self, view: VideoView) -> tuple[list[list[int]], int]:
+        """(tokens of each line in order of time, how many events found no room).
+
+        Events that overlap what lies between the first clip and the end of the last. Of a kind that
+        does not fit as many as do, evenly spread; kinds come before others as they are named.
+        """
+        begin = float(view.start_seconds[0]) + view.origin_seconds
+        stop = float(view.end_seconds[-1]) + view.origin_seconds
+        room, num_left_out = self.event_tokens, 0
+        shown: list[tuple[float, float, list[int]]] = []
+        for kind in self.event_kinds:
+            events = [
+                event
+                for event in view.events
+                if event.kind == kind and event.start_seconds < stop and event.end_seconds > begin
+            ]
+            lines = [
+                (
+                    event.start_seconds,
+                    event.end_seconds,
+                    self.tokenize_content(self._line(event, view)),
+                )
+                for event in events
+            ]
+            kept, count = lines, len(lines)
+            while (used := sum(len(ids) for _, _, ids in kept)) > room:
+                count = min(count - 1, count * room // used)
+                kept = [lines[i] for i in evenly(len(lines), count).tolist()]
+            room -= used
+            num_left_out += len(lines) - len(kept)
+            shown += kept
+        shown.sort(key=lambda line: line[:2])
+        return [ids for _, _, ids in shown], num_left_out
+
+    def _line(self, event: Event, view: VideoView) -> str:
+        time = self.time.text.format(
+            start=event.start_seconds - view.origin_seconds,
+            end=event.end_seconds - view.origin_seconds,
+        )
+        line = f"{event.kind} {time}{' '.join(event.text.split())}".rstrip()
+        return "\n" + line.removesuffix(":")
+
     @property
     def joint(self) -> str:
         """What stands between clips."""
@@ -124,6 +175,8 @@ class _Row:
         self._firsts: list[int] = []
         self._slots: list[int] = []
         self._stops: list[int] = []
+        self._num_events = self._num_events_left_out = 0
+        self._has_events = False
 
     def add(self, ids: list[int], *, supervised: bool = False) -> None:
         self._ids += ids
@@ -151,6 +204,17 @@ class _Row:
             self.add([renderer.end_id] * num_slots)
             self._stops.append(len(self._ids))
 
+    def add_events(self) -> None:
+        # Once: after the first clips that are shown.
+        view = self._view
+        if view is None or self._has_events or not self._renderer.event_kinds:
+            return
+        self._has_events = True
+        lines, self._num_events_left_out = self._renderer.event_lines(view)
+        self._num_events = len(lines)
+        for ids in lines:
+            self.add(ids)
+
     def finish(self) -> Rendered:
         K, A = self._renderer.tokens_per_clip, self._renderer.audio_tokens_per_clip
         first_C1 = np.array(self._slots, dtype=np.int64)[:, None]
@@ -164,6 +228,8 @@ class _Row:
             audio_slots_CA=first_C1 + K + np.arange(A),
             clip_span_C2=np.array([self._firsts, self._stops], dtype=np.int64).T.reshape(-1, 2),
             prompt_length=int(said[0]) if len(said) else len(self._ids),
+            num_events=self._num_events,
+            num_events_left_out=self._num_events_left_out,
         )
 
 

@@ -67,6 +67,7 @@ def prepare(
     lengths: list[int] = []
     num_targets: list[int] = []
     too_long: list[str] = []
+    num_events = num_left_out = 0
     for item in joined.items:
         fitted = _fit(item, renderer, capacity, on_long=config.batch.on_long)
         if fitted is None:
@@ -74,6 +75,8 @@ def prepare(
         else:
             kept.append(fitted[0])
             lengths.append(len(fitted[1]))
+            num_events += fitted[1].num_events
+            num_left_out += fitted[1].num_events_left_out
             num_targets.append(int(fitted[1].supervised_L[1:].sum()))
         progress(1)
     if too_long and config.batch.on_long == "error":
@@ -103,6 +106,11 @@ def prepare(
         lines=(
             *joined.report.lines(),
             *([f"  {len(too_long)} dropped, longer than a pack"] if too_long else []),
+            *(
+                [f"  {num_events} events are read, {num_left_out} found no room"]
+                if config.view.events
+                else []
+            ),
         ),
     )
 

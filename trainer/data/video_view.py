@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.errors import ConfigError
+from schemas.event import Event
 from trainer.config import ViewSpec
 from trainer.data.annotation import Span
 
@@ -36,6 +37,8 @@ class CachedVideo:
     """(S,): clips that follow each other touch."""
     num_frames: Indices
     """(S,): without fill."""
+    events: tuple[Event, ...] | None = ()
+    """Of the kinds that a view asks for, in order of time; None: nobody has looked for them."""
 
     def overlapping(self, span: Span) -> Indices:
         """Indices of the samples that overlap [start, end)."""
@@ -57,6 +60,8 @@ class VideoView:
     """(C,): when its last frame's time is over."""
     origin_seconds: float = 0.0
     """When the clock of these times begins, on the video's own."""
+    events: tuple[Event, ...] = ()
+    """Of all the video, on its own clock."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -155,6 +160,7 @@ def view_video(
             frames=frames,
             start_seconds=starts[wanted[first]],
             end_seconds=ends[wanted[last[: len(groups)]]],
+            events=video.events or (),
         )
     if span is not None and by_rate:
         view = view.take(view.overlapping(span))
@@ -171,6 +177,7 @@ def _whole(video: CachedVideo, frames_per_clip: int) -> VideoView:
         frames=np.where(filled, frames, 0),
         start_seconds=video.start_seconds,
         end_seconds=video.end_seconds,
+        events=video.events or (),
     )
 
 

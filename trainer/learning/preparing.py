@@ -29,7 +29,7 @@ def prepare_stages(
     annotations = {}
     for data in config.data:
         annotations[data.label] = read_annotations(data.path, format=data.format, label=data.label)
-    catalog = Catalog.of(cache)
+    catalog = Catalog.of(cache, event_kinds=config.view.events)
     prepared = []
     for stage in config.stages:
         names = stage.data or annotations

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import logging
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import torch
 
+from encoders.importing import hush_transformers, without_torchvision
 from schemas.errors import UsageError
 from trainer.data.rendering import Renderer
 from trainer.data.template import choose_template
@@ -24,31 +23,6 @@ SMOLLM2 = "smollm2-135m"
 _SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-@contextlib.contextmanager
-def without_torchvision() -> Iterator[None]:
-    """Let transformers be imported as where there is no torchvision, which it would import.
-
-    It takes a second and a quarter of the memory, and no language model uses it.
-    """
-    absent = "torchvision" not in sys.modules
-    if absent:
-        sys.modules["torchvision"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if absent:
-            del sys.modules["torchvision"]
-
-
-def _hush() -> None:
-    # transformers has a log and bars of its own; who has silenced the root log wants neither.
-    from transformers.utils import logging as own_logging
-
-    if logging.getLogger().level >= logging.CRITICAL:
-        own_logging.set_verbosity_error()
-        own_logging.disable_progress_bar()
-
-
 def load_tokenizer(where: str, *, offline: bool = False, config: Any = None) -> Any:
     """The tokenizer of `load_language_model`. UsageError: there is none.
 
@@ -56,7 +30,7 @@ def load_tokenizer(where: str, *, offline: bool = False, config: Any = None) -> 
     """
     with without_torchvision():
         from transformers import AutoTokenizer
-    _hush()
+    hush_transformers()
     if where == TINY:
         return _tiny_tokenizer()
     folder, gguf = _split(where)
@@ -73,7 +47,7 @@ def load_language_model(where: str, *, dtype: torch.dtype, offline: bool = False
     """
     with without_torchvision():
         from transformers import AutoModelForCausalLM
-    _hush()
+    hush_transformers()
     if where == TINY:
         return _tiny_model().to(dtype)
     folder, gguf = _split(where)
@@ -88,7 +62,7 @@ def describe_language_model(where: str) -> Any:
     """As `load_language_model`, with shapes only, on torch's device `meta`: no weights are read."""
     with without_torchvision():
         from transformers import AutoConfig, AutoModelForCausalLM
-    _hush()
+    hush_transformers()
     if where == TINY:
         with torch.device("meta"):
             return _tiny_model()
@@ -142,6 +116,8 @@ def make_renderer(
     tokens_per_clip: int,
     audio_tokens_per_clip: int = 0,
     system: str = "",
+    event_kinds: tuple[str, ...] = (),
+    event_tokens: int = 0,
 ) -> Renderer:
     """The renderer of a model with this tokenizer. ConfigError as of `choose_template`."""
     known = tokenizer.get_vocab()
@@ -157,6 +133,8 @@ def make_renderer(
         tokens_per_clip=tokens_per_clip,
         audio_tokens_per_clip=audio_tokens_per_clip,
         system=system,
+        event_kinds=event_kinds,
+        event_tokens=event_tokens,
     )
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from encoders.importing import without_torchvision
 from schemas.errors import FingerprintMismatch, ModelDamaged, UsageError
 from trainer.data.clip_reader import audio_tokens_per_clip
 from trainer.data.rendering import Renderer
@@ -29,7 +30,6 @@ from trainer.model.language import (
     load_tokenizer,
     make_renderer,
     with_adapter,
-    without_torchvision,
 )
 from trainer.model.model_config import ModelConfig
 from trainer.model.video_lm import VideoLM
@@ -158,6 +158,8 @@ def renderer_of(preprocessing: Preprocessing, tokenizer: Any) -> Renderer:
         if preprocessing.with_audio
         else 0,
         system=preprocessing.system,
+        event_kinds=view.events,
+        event_tokens=view.event_tokens,
     )
 
 
