@@ -1,0 +1,213 @@
+"""VectorIndex: finds the nearest of many vectors; faiss behind one face, of three kinds.
+
+flat compares with every vector. hnsw follows a graph of near ones (Malkov and Yashunin, 2016). ivf
+compares with those in the cells nearest to the query. The last two keep float16, and put in as much
+effort as a wanted recall takes: docs/search.md has the figures that the sizes come from.
+
+Shapes: N vectors of length 1, Q queries, D dimensions, K nearest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.errors import CacheDamaged, UsageError
+
+Kind = Literal["flat", "hnsw", "ivf"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+FLAT_BELOW, IVF_FROM = 20_000, 200_000
+"""Vectors; hnsw lies between."""
+LEAST_RECALL = 0.985
+"""Of the ten nearest, what effort is raised for; a little more than is promised."""
+NUM_NEIGHBOURS, BUILD_EFFORT = 24, 80
+"""Of hnsw: M and efConstruction."""
+TRAINED_PER_CELL = 64
+"""Vectors a cell from which cells are learned; faiss wants 39 at least."""
+SEED = 1
+MOST_ON_GPU = 2048
+"""Results and cells of one query, there."""
+
+Vectors = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.int64]
+
+
+def load_faiss() -> Any:
+    """The package. UsageError: it is not installed."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise UsageError(
+            "searching needs the package faiss",
+            hint="pip install 'reelcache[search]', or 'reelcache[gpu]' on a machine with a GPU",
+        ) from error
+    return faiss
+
+
+def choose_kind(num_vectors: int, *, own_queries: bool) -> Kind:
+    """By size. `own_queries`: they come from where the vectors do.
+
+    Sentences do not: a graph of pictures leads them astray, and cells can all be looked into.
+    """
+    if num_vectors < FLAT_BELOW:
+        return "flat"
+    return "hnsw" if own_queries and num_vectors < IVF_FROM else "ivf"
+
+
+def num_cells(num_vectors: int) -> int:
+    """Of ivf: four times the square root."""
+    return max(1, min(round(4 * math.sqrt(num_vectors)), num_vectors // TRAINED_PER_CELL))
+
+
+class VectorIndex:
+    """Vectors numbered from 0 in the order in which they were added."""
+
+    def __init__(self, index: Any, *, kind: Kind, effort: int) -> None:
+        """`index` is faiss's, on the CPU; with a GPU it is copied there where that can be."""
+        self.kind: Kind = kind
+        self.effort = effort
+        """Of hnsw: efSearch. Of ivf: cells that are looked into. Of flat: nothing."""
+        self._faiss = load_faiss()
+        self._gpu = self._faiss.get_num_gpus() > 0 and kind != "hnsw"
+        if self._gpu:
+            self._resources = self._faiss.StandardGpuResources()
+            index = self._faiss.index_cpu_to_gpu(self._resources, 0, index)
+        self._index = index
+
+    @classmethod
+    def learn(cls, kind: Kind, *, sample: Vectors, num_vectors: int) -> VectorIndex:
+        """An empty index for about `num_vectors` such vectors as those of the (S, D) `sample`."""
+        faiss, dim = load_faiss(), sample.shape[1]
+        metric = faiss.METRIC_INNER_PRODUCT
+        half = faiss.ScalarQuantizer.QT_fp16
+        if kind == "flat":
+            return cls(faiss.IndexFlatIP(dim), kind=kind, effort=0)
+        if kind == "hnsw":
+            index = faiss.IndexHNSWSQ(dim, half, NUM_NEIGHBOURS, metric)
+            index.hnsw.efConstruction = BUILD_EFFORT
+            index.train(sample[:1])  # float16 has nothing to learn
+            return cls(index, kind=kind, effort=16)
+        cells = max(1, min(num_cells(num_vectors), len(sample)))
+        index = faiss.IndexIVFScalarQuantizer(
+            faiss.IndexFlatIP(dim), dim, cells, half, metric, False
+        )
+        index.cp.seed, index.cp.niter = SEED, 10
+        index.cp.min_points_per_centroid = 1  # else it complains on stderr
+        index.cp.max_points_per_centroid = TRAINED_PER_CELL
+        found = cls(index, kind=kind, effort=1)
+        found._index.train(np.ascontiguousarray(sample))
+        return found
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    @property
+    def dim(self) -> int:
+        return int(self._index.d)
+
+    def add(self, vectors_ND: Vectors) -> None:
+        """Add vectors; they take the next numbers."""
+        # A graph that several threads build depends on who comes first.
+        with self._one_thread() if self.kind == "hnsw" else contextlib.nullcontext():
+            self._index.add(np.ascontiguousarray(vectors_ND, dtype=np.float32))
+
+    def search(
+        self, queries_QD: Vectors, *, num: int, thorough: bool = False
+    ) -> tuple[Vectors, Numbers]:
+        """(inner products, numbers), (Q, num) each, the nearest first; number -1: no more found.
+
+        `thorough`: look everywhere if the kind allows it, for queries of another kind than the
+        vectors.
+        """
+        num = min(num, MOST_ON_GPU) if self._gpu else num
+        if self.kind == "ivf":
+            most = min(self._index.nlist, MOST_ON_GPU if self._gpu else self._index.nlist)
+            self._index.nprobe = most if thorough else min(self.effort, most)
+        elif self.kind == "hnsw":
+            self._index.hnsw.efSearch = max(self.effort * (8 if thorough else 1), num)
+        queries_QD = np.ascontiguousarray(queries_QD, dtype=np.float32)
+        scores_QK, numbers_QK = self._index.search(queries_QD, num)
+        return scores_QK, numbers_QK
+
+    def tune(self, queries_QD: Vectors, *, nearest_QK: Numbers) -> float:
+        """Raise the effort until the nearest are found: the recall that is reached."""
+        while True:
+            recall = self.recall(queries_QD, nearest_QK=nearest_QK)
+            if recall >= LEAST_RECALL or self.effort >= self._most_effort():
+                return recall
+            self.effort = min(2 * self.effort, self._most_effort())
+
+    def recall(self, queries_QD: Vectors, *, nearest_QK: Numbers) -> float:
+        """The share of the K nearest that a search for K finds; numbers below 0 do not count."""
+        _, found_QK = self.search(queries_QD, num=nearest_QK.shape[1])
+        pairs = zip(nearest_QK, found_QK, strict=True)
+        there = sum(len(set(near[near >= 0]) & set(found)) for near, found in pairs)
+        return there / max(1, int((nearest_QK >= 0).sum()))
+
+    def write(self, path: Path) -> None:
+        """To a file of faiss; the same bytes for the same vectors and versions."""
+        index = self._faiss.index_gpu_to_cpu(self._index) if self._gpu else self._index
+        self._faiss.write_index(index, str(path))
+
+    @classmethod
+    def read(cls, path: Path, *, kind: Kind, effort: int) -> VectorIndex:
+        """The inverse of `write`. CacheDamaged: the file is no such index.
+
+        faiss trusts what it reads: check the file's digest first.
+        """
+        faiss = load_faiss()
+        try:
+            index = faiss.read_index(str(path))
+        except RuntimeError as error:
+            raise CacheDamaged(f"{path}: faiss cannot read it") from error
+        classes = {
+            "flat": faiss.IndexFlat,
+            "hnsw": faiss.IndexHNSWSQ,
+            "ivf": faiss.IndexIVFScalarQuantizer,
+        }
+        if not isinstance(index, classes[kind]):
+            raise CacheDamaged(f"{path}: holds {type(index).__name__}, not {kind}")
+        return cls(index, kind=kind, effort=effort)
+
+    def _most_effort(self) -> int:
+        if self.kind == "ivf":
+            return int(self._index.nlist)
+        return 0 if self.kind == "flat" else 2048
+
+    @contextlib.contextmanager
+    def _one_thread(self) -> Iterator[None]:
+        before = self._faiss.omp_get_max_threads()
+        self._faiss.omp_set_num_threads(1)
+        try:
+            yield
+        finally:
+            self._faiss.omp_set_num_threads(before)
+
+
+class NearestByAll:
+    """The K nearest by comparing with every vector, a piece of them at a time."""
+
+    def __init__(self, queries_QD: Vectors, *, num: int) -> None:
+        self._queries_QD = queries_QD
+        self._seen = 0
+        self._scores_QK = np.full((len(queries_QD), num), -np.inf, dtype=np.float32)
+        self.numbers_QK: Numbers = np.full((len(queries_QD), num), -1, dtype=np.int64)
+        """So far; -1 where there were fewer."""
+
+    def look_at(self, vectors_ND: Vectors) -> None:
+        """The next vectors; they take the next numbers."""
+        num = self.numbers_QK.shape[1]
+        scores_QN = self._queries_QD @ vectors_ND.T
+        numbers_QN = np.broadcast_to(self._seen + np.arange(len(vectors_ND)), scores_QN.shape)
+        self._seen += len(vectors_ND)
+        scores = np.concatenate([self._scores_QK, scores_QN], axis=1)
+        numbers = np.concatenate([self.numbers_QK, numbers_QN], axis=1)
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :num]
+        self._scores_QK = np.take_along_axis(scores, best, axis=1)
+        self.numbers_QK = np.take_along_axis(numbers, best, axis=1)
