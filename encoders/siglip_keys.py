@@ -1,4 +1,4 @@
-"""The keys of SigLIP's towers: open_clip's and transformers' -> timm's, and open_clip's for text."""
+"""The keys of SigLIP's towers, of any published layout: to timm's, and to open_clip's for text."""
 
 from __future__ import annotations
 
@@ -106,7 +106,9 @@ def _text_of_transformers(tensors: Tensors) -> Tensors:
             part, _, kind = rest.rpartition(".")
             block = f"transformer.resblocks.{number}"
             if part == "self_attn.q_proj":
-                names = [f"{_TEXT_PREFIX}{_BLOCKS}{number}.self_attn.{c}_proj.{kind}" for c in "qkv"]
+                names = [
+                    f"{_TEXT_PREFIX}{_BLOCKS}{number}.self_attn.{c}_proj.{kind}" for c in "qkv"
+                ]
                 if all(one in tensors for one in names):
                     fused = torch.cat([tensors[one] for one in names])
                     kept[f"{block}.attn.in_proj_{kind}"] = fused

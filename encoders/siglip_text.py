@@ -9,7 +9,7 @@ for it is what they would give if each of its cells were repeated.
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,10 @@ from open_clip.model import _build_text_tower
 
 from encoders.base import EncoderSpec, Runtime
 from encoders.device_loop import DeviceLoop
-from encoders.siglip_keys import TRANSFORMERS_OTHERS, head_to_timm, text_to_open_clip, to_timm
+from encoders.siglip_keys import head_to_timm, text_to_open_clip, to_timm
 from encoders.siglip_model import ACTIVATIONS
 from encoders.siglip_sizes import Size
 from encoders.tensors import load_strictly, read_tensors
-from encoders.timm_tower import OPEN_CLIP_OTHERS
 from encoders.weights import Weights
 from schemas.errors import UsageError, WeightsError
 
@@ -187,7 +186,9 @@ def read_tokenizer(folder: Path | None, *, encoder: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # of many kinds
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise UsageError(f"{folder}: its tokenizer cannot be read: {lines[0]}", hint=hint) from error
+        raise UsageError(
+            f"{folder}: its tokenizer cannot be read: {lines[0]}", hint=hint
+        ) from error
     if tokenizer.pad_token_id is None:
         raise UsageError(f"{folder}: not the tokenizer of {encoder}: {_NO_PADDING}", hint=hint)
     return tokenizer
@@ -199,12 +200,10 @@ class _Ending(torch.nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             self.trunk: Any = timm.create_model(size.timm, num_classes=0, act_layer=activation)
-        blocks = list(self.trunk.blocks)[num_blocks:]
-        names = range(num_blocks, num_blocks + len(blocks))
+        blocks: Any = self.trunk.blocks
         # Under their own numbers, as the file has them.
-        self.trunk.blocks = torch.nn.ModuleDict(
-            {str(number): block for number, block in zip(names, blocks, strict=True)}
-        )
+        kept = {str(number): blocks[number] for number in range(num_blocks, len(blocks))}
+        self.trunk.blocks = torch.nn.ModuleDict(kept)
         del self.trunk.patch_embed, self.trunk.pos_embed
 
     def forward(self, tokens_NLD: torch.Tensor) -> torch.Tensor:

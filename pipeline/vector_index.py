@@ -28,7 +28,7 @@ LEAST_RECALL = 0.985
 """Of the ten nearest, what effort is raised for; a little more than is promised."""
 NUM_NEIGHBOURS, BUILD_EFFORT = 24, 80
 """Of hnsw: M and efConstruction."""
-TRAINED_PER_CELL = 64
+TRAINED_PER_CELL = 40
 """Vectors a cell from which cells are learned; faiss wants 39 at least."""
 SEED = 1
 MOST_ON_GPU = 2048
@@ -94,9 +94,8 @@ class VectorIndex:
             index.train(sample[:1])  # float16 has nothing to learn
             return cls(index, kind=kind, effort=16)
         cells = max(1, min(num_cells(num_vectors), len(sample)))
-        index = faiss.IndexIVFScalarQuantizer(
-            faiss.IndexFlatIP(dim), dim, cells, half, metric, False
-        )
+        index = faiss.IndexIVFScalarQuantizer(faiss.IndexFlatIP(dim), dim, cells, half, metric)
+        index.by_residual = False  # which float16 gains nothing from
         index.cp.seed, index.cp.niter = SEED, 10
         index.cp.min_points_per_centroid = 1  # else it complains on stderr
         index.cp.max_points_per_centroid = TRAINED_PER_CELL
@@ -135,20 +134,27 @@ class VectorIndex:
         scores_QK, numbers_QK = self._index.search(queries_QD, num)
         return scores_QK, numbers_QK
 
-    def tune(self, queries_QD: Vectors, *, nearest_QK: Numbers) -> float:
+    def tune(self, queries_QD: Vectors, *, own_Q: Numbers, nearest_QK: Numbers) -> float:
         """Raise the effort until the nearest are found: the recall that is reached."""
         while True:
-            recall = self.recall(queries_QD, nearest_QK=nearest_QK)
+            recall = self.recall(queries_QD, own_Q=own_Q, nearest_QK=nearest_QK)
             if recall >= LEAST_RECALL or self.effort >= self._most_effort():
                 return recall
             self.effort = min(2 * self.effort, self._most_effort())
 
-    def recall(self, queries_QD: Vectors, *, nearest_QK: Numbers) -> float:
-        """The share of the K nearest that a search for K finds; numbers below 0 do not count."""
+    def recall(self, queries_QD: Vectors, *, own_Q: Numbers, nearest_QK: Numbers) -> float:
+        """The share of the nearest that is found of queries that are vectors of the index.
+
+        `own_Q` are their numbers, which do not count; of the K - 1 others `nearest_QK` has the
+        true ones, and -1 where there were fewer.
+        """
         _, found_QK = self.search(queries_QD, num=nearest_QK.shape[1])
-        pairs = zip(nearest_QK, found_QK, strict=True)
-        there = sum(len(set(near[near >= 0]) & set(found)) for near, found in pairs)
-        return there / max(1, int((nearest_QK >= 0).sum()))
+        there = total = 0
+        for own, near, found in zip(own_Q, nearest_QK, found_QK, strict=True):
+            others = _others(near, own)
+            there += len(others & _others(found, own))
+            total += len(others)
+        return there / total if total else 1.0
 
     def write(self, path: Path) -> None:
         """To a file of faiss; the same bytes for the same vectors and versions."""
@@ -211,3 +217,8 @@ class NearestByAll:
         best = np.argsort(-scores, axis=1, kind="stable")[:, :num]
         self._scores_QK = np.take_along_axis(scores, best, axis=1)
         self.numbers_QK = np.take_along_axis(numbers, best, axis=1)
+
+
+def _others(numbers_K: Numbers, own: np.int64) -> set[int]:
+    others = [number for number in numbers_K.tolist() if number >= 0 and number != own]
+    return set(others[: len(numbers_K) - 1])
