@@ -18,10 +18,11 @@ from pipeline.clip_vectors import (
     to_directions,
     turn_to_directions,
 )
-from pipeline.pooling import FrameVectors
+from pipeline.pooling import FrameVectors, Pool, mean_of_grids, pool_frames
 from pipeline.search_index import (
     SearchIndexInfo,
     Space,
+    index_name,
     publish_search_index,
     read_index_info,
     read_search_index,
@@ -45,6 +46,7 @@ NUM_QUERIES = 500
 NUM_NEAREST = 10
 GROWTH = 2
 """An index that has grown by this factor is made anew: its centre and cells are of the old ones."""
+NONE_YET = "there was none"
 ROWS_AT_ONCE = 16_384
 """Vectors that are compared with all queries at a time."""
 
@@ -79,15 +81,15 @@ def find_lack(
     """What has to be done. `kind` None: as was asked for before, else by size."""
     num_of = {name: len(rows) for name, rows in rows_by_shard(cache).items()}
     total = sum(num_of.values())
-    why = "there was none" if info is None else ""
+    why = NONE_YET if info is None else ""
     if info is not None:
         wanted = _choose(total, space=space, asked=kind or info.asked_kind)
         if any(num_of.get(name) != num for name, num in info.shards):
-            why = "some of its shards are gone"
+            why = "since some of its shards are gone"
         elif wanted != info.kind:
-            why = f"{total:,} clips are for {wanted}, not {info.kind}"
+            why = f"as {wanted} instead of {info.kind}"
         elif total > GROWTH * info.num_built:
-            why = f"the cache has grown from {info.num_built:,} clips to {total:,}"
+            why = f"since the cache has grown from {info.num_built:,} clips to {total:,}"
     covered = set() if why or info is None else {name for name, _ in info.shards}
     shards = tuple(name for name in num_of if name not in covered)
     return Lack(shards=shards, num_clips=sum(num_of[name] for name in shards), why_anew=why)
@@ -113,7 +115,7 @@ def update_index(
     info = None if rebuild else read_index_info(cache, stream=stream, space=space)
     lack = find_lack(cache, info, space=space, kind=kind)
     if info is None or lack.why_anew:
-        why = "as was asked" if rebuild else lack.why_anew
+        why = "as asked" if rebuild else lack.why_anew
         asked: str = kind or (info.asked_kind if info else "")
         made = _build(cache, stream=stream, space=space, frames=frames, asked=asked)
         return Indexing(info=made, num_added=made.num_vectors, why_anew=why)
@@ -129,12 +131,27 @@ def update_index(
     return Indexing(info=info, num_added=lack.num_clips, why_anew="")
 
 
-def needed_shards(
-    cache: FeatureCache, *, stream: str, space: Space, kind: Kind | None, rebuild: bool
-) -> Lack:
-    """What `update_index` is going to read."""
-    info = None if rebuild else read_index_info(cache, stream=stream, space=space)
-    return find_lack(cache, info, space=space, kind=kind)
+def frames_of(
+    cache: FeatureCache,
+    *,
+    stream: str,
+    space: Space = "features",
+    pool: Pool = mean_of_grids,
+    on_samples: Callable[[int], None] = lambda _: None,
+) -> FrameSource:
+    """Those that are kept in the cache, and the others made by `pool` and kept."""
+
+    def frames(shards: Collection[str]) -> Iterator[FrameVectors]:
+        return pool_frames(
+            cache,
+            stream=stream,
+            shards=frozenset(shards),
+            kept_as=index_name(stream, space),
+            pool=pool,
+            on_samples=on_samples,
+        )
+
+    return frames
 
 
 def _choose(num_vectors: int, *, space: Space, asked: str) -> Kind:

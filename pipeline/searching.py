@@ -18,6 +18,8 @@ from pipeline.search_index import SearchIndex, rows_by_shard
 from schemas.errors import CacheDamaged, UsageError
 from schemas.sample import decode_npy
 
+LEAST_SHARE = 0.5
+"""Of the score of a span's best clip, of a clip that joins it."""
 FEWEST = 64
 """Clips that are asked for at first, at least."""
 
@@ -73,7 +75,8 @@ def vector_of_clip(
                 hint=f"its weights do so: --weights {stream}=FILE",
             )
         kept = pool(cache[key].decode(stream)).astype(np.float16)
-    return mean_of_frames(kept[None], np.array([row.num_frames]), T=T)[0]
+    vector_D: Vectors = mean_of_frames(kept[None], np.array([row.num_frames]), T=T)[0]
+    return vector_D
 
 
 def _kept_frames(cache: FeatureCache, key: str, *, shard: str, kept_as: str) -> Vectors | None:
@@ -133,27 +136,27 @@ def find_clips(
 def merge_hits(hits: Iterator[Hit], *, top: int, merge: bool) -> list[tuple[Hit, ...]]:
     """Up to `top` spans, the best first: clips of a video that follow each other are one.
 
-    A clip joins the span beside it only if its own score is above that of the first span that is
-    no longer told of, so that a span never grows by what would not have been found by itself.
+    A clip joins the span beside it if it is at least half as near as its best clip, and nearer than
+    the first span that is no longer told of: what would not have been found by itself stays out.
     """
     spans: list[list[Hit]] = []
     for hit in hits:
-        beside = [span for span in spans if merge and _touches(span, hit)]
+        beside = [span for span in spans if merge and _joins(hit, span)]
         if not beside:
             if len(spans) == top:
                 break
             spans.append([hit])
             continue
         beside[0].append(hit)
-        for other in beside[1:]:
+        for other in beside[1:]:  # the better one comes first
             beside[0].extend(other)
             spans.remove(other)
     return [tuple(sorted(span, key=lambda hit: hit.clip_index)) for span in spans]
 
 
-def _touches(span: list[Hit], hit: Hit) -> bool:
-    same = span[0].video_id == hit.video_id
-    return same and any(abs(one.clip_index - hit.clip_index) == 1 for one in span)
+def _joins(hit: Hit, span: list[Hit]) -> bool:
+    near = span[0].video_id == hit.video_id and hit.score >= LEAST_SHARE * abs(span[0].score)
+    return near and any(abs(one.clip_index - hit.clip_index) == 1 for one in span)
 
 
 def find_spans(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from encoders import Runtime
-from encoders.text_space import Ending, knows_text, list_text_encoders, load_ending
+from encoders.devices import choose_device
+from encoders.text_space import Ending, knows_text, list_text_encoders, load_ending, load_text
 from pipeline.cache import FeatureCache
 from pipeline.clip_vectors import Vectors, mean_of_frames
 from pipeline.encoding import as_stamped, load_encoders, stamp_streams, with_weights
@@ -96,4 +98,33 @@ def encode_picture(
             # As they are kept of clips, in float16.
             vectors_GD = pool(sample.decode(stream)).astype(np.float16)
     T = recipe.sampling.frames_per_clip
-    return mean_of_frames(vectors_GD[None], np.array([sample.mask.sum()]), T=T)[0]
+    vector_D: Vectors = mean_of_frames(vectors_GD[None], np.array([sample.mask.sum()]), T=T)[0]
+    return vector_D
+
+
+def encode_text(
+    text: str, *, recipe: Recipe, tokenizer: Path | None = None, device: str = "cpu"
+) -> Vectors:
+    """(D,) float32 of length 1: where the text tower of a recipe's one stream puts a sentence.
+
+    Errors as of `text_space.load_text`.
+    """
+    (settings,) = recipe.streams.values()
+    tower = load_text(settings, tokenizer=tokenizer, runtime=Runtime(device=device))
+    vector_D: Vectors = tower.encode([text])[0]
+    return vector_D
+
+
+def lazy_pool(cache: FeatureCache, stream: str, *, weights: Sequence[str], device: str) -> Pool:
+    """What puts frames into the text space; the weights are looked for when they are needed.
+
+    Then the errors of `stream_recipe` and `ending_of`.
+    """
+
+    @functools.cache
+    def ending() -> Ending:
+        chosen = choose_device(device)
+        recipe = stream_recipe(cache, stream, weights=weights, device=chosen)
+        return ending_of(recipe, device=chosen)
+
+    return lambda features_GHWD: ending().finish(features_GHWD)

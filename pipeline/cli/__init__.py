@@ -19,6 +19,8 @@ COMMANDS: Commands = {
     "verify": ("pipeline.cli.verify:verify", "Check every byte of a cache; exit 1 on findings."),
     "stats": ("pipeline.cli.stats:stats", "Totals and distributions of a cache."),
     "rejects": ("pipeline.cli.rejects:rejects", "Which sources could not be used, and why."),
+    "index": ("pipeline.cli.index:index", "Make what search looks in, or add what is new."),
+    "search": ("pipeline.cli.search:search", "Find clips by a sentence, a clip or a picture."),
     "recipes": ("pipeline.cli.recipes:recipes", "List, show or check recipes."),
     "encoders": ("pipeline.cli.encoders:encoders", "List, show or check encoders."),
     "doctor": ("pipeline.cli.doctor:doctor", "Check this installation and machine."),
