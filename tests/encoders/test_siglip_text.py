@@ -176,7 +176,7 @@ def test_a_text_tower_of_another_shape_is_named(model, open_clip_folder, tmp_pat
     tensors = load_file(open_clip_folder / "open_clip_model.safetensors")
     tensors["text.ln_final.weight"] = tensors["text.ln_final.weight"][:-1].contiguous()
     save_file(tensors, tmp_path / "other.safetensors")
-    with pytest.raises(WeightsError, match="ln_final.weight"):
+    with pytest.raises(WeightsError, match=r"ln_final\.weight"):
         load_text(settings(tmp_path / "other.safetensors"), tokenizer=open_clip_folder)
 
 
@@ -193,7 +193,7 @@ def test_a_tokenizer_that_is_not_there_is_asked_for(model, open_clip_folder, tmp
 
 
 def test_every_published_size_has_a_text_tower_in_open_clip():
-    for size in SIZES.values():
+    for size in (size for name, size in SIZES.items() if name != NAME):
         config = open_clip.get_model_config(size.open_clip)
         assert config["embed_dim"] == size.width
         assert config["text_cfg"]["tokenizer_kwargs"] == {"clean": "canonicalize"}
