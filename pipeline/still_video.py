@@ -55,7 +55,9 @@ def _read(path: Path, *, max_pixels: int) -> Image.Image:
                     black = Image.new("RGBA", clear.size, "black")
                     return Image.alpha_composite(black, clear).convert("RGB")
                 return upright.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError as error:
+        raise UsageError(f"{path}: more than {max_pixels:,} pixels") from error
+    except (OSError, ValueError, SyntaxError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "not a picture"
         raise UsageError(
             f"{path}: cannot be read: {why}", hint="--image takes one JPEG, PNG, WebP or the like"
