@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
-
-import numpy as np
-import numpy.typing as npt
 
 from pipeline.cache import FeatureCache
 from pipeline.clip_vectors import (
@@ -16,39 +12,25 @@ from pipeline.clip_vectors import (
     Vectors,
     mean_of_frames,
     to_directions,
-    turn_to_directions,
 )
 from pipeline.pooling import FrameVectors, Pool, mean_of_grids, pool_frames
 from pipeline.search_index import (
     SearchIndexInfo,
     Space,
+    centre_text,
     index_name,
     publish_search_index,
     read_index_info,
     read_search_index,
     rows_by_shard,
 )
-from pipeline.vector_index import (
-    SEED,
-    TRAINED_PER_CELL,
-    Kind,
-    NearestByAll,
-    Numbers,
-    VectorIndex,
-    choose_kind,
-    load_faiss,
-    num_cells,
-)
-from schemas.errors import CacheDamaged, UsageError
+from pipeline.vector_building import build_vectors
+from pipeline.vector_index import Kind, choose_kind, load_faiss
+from schemas.errors import UsageError
 
-NUM_QUERIES = 500
-"""Own vectors by which recall is measured."""
-NUM_NEAREST = 10
 GROWTH = 2
 """An index that has grown by this factor is made anew: its centre and cells are of the old ones."""
 NONE_YET = "there was none"
-ROWS_AT_ONCE = 16_384
-"""Vectors that are compared with all queries at a time."""
 
 FrameSource: TypeAlias = Callable[[Collection[str]], Iterator[FrameVectors]]
 """Shards -> the frame vectors of each; see `pool_frames`."""
@@ -162,76 +144,34 @@ def _choose(num_vectors: int, *, space: Space, asked: str) -> Kind:
 def _build(
     cache: FeatureCache, *, stream: str, space: Space, frames: FrameSource, asked: str
 ) -> SearchIndexInfo:
-    rows_of, total = rows_by_shard(cache), len(cache)
-    shards = tuple(rows_of)
+    shards = {name: len(rows) for name, rows in rows_by_shard(cache).items()}
+    total = len(cache)
     kind = _choose(total, space=space, asked=asked)
-    chosen, own = _choose_rows(total, kind=kind)
-    # Twice over all vectors, so that few are in memory: the first time makes and keeps them.
-    sum_D: npt.NDArray[np.float64] | None = None
-    sample_SD: Vectors | None = None
-    start = filled = 0
-    for one in frames(shards):
-        means_ND = _means(cache, one)
-        total_D = means_ND.sum(axis=0, dtype=np.float64)
-        sum_D = total_D if sum_D is None else sum_D + total_D
-        if sample_SD is None:
-            sample_SD = np.empty((len(chosen), means_ND.shape[1]), dtype=np.float32)
-        picked = _within(chosen, start, len(means_ND))
-        sample_SD[filled : filled + len(picked)] = means_ND[picked]
-        filled, start = filled + len(picked), start + len(means_ND)
-    if sum_D is None or sample_SD is None or start != total:
-        raise CacheDamaged(f"{cache.layout.root}: {start} vectors of {total} clips")
-    centred = space == "features" and total >= LEAST_CENTRED
-    centre_D = (sum_D / total if centred else np.zeros_like(sum_D)).astype(np.float32)
-    turn_to_directions(sample_SD, centre_D=centre_D)
-    vectors = VectorIndex.learn(kind, sample=sample_SD, num_vectors=total)
-    queries_QD = sample_SD[np.searchsorted(chosen, own)]
-    del sample_SD
-    nearest = NearestByAll(queries_QD, num=NUM_NEAREST + 1)
-    covered: list[tuple[str, int]] = []
-    for one in frames(shards):
-        directions_ND = _directions(cache, one, centre_D=centre_D)
-        vectors.add(directions_ND)
-        covered.append((one.shard, len(one.rows)))
-        if kind != "flat":
-            for first in range(0, len(directions_ND), ROWS_AT_ONCE):
-                nearest.look_at(directions_ND[first : first + ROWS_AT_ONCE])
-    recall = 1.0
-    if kind != "flat":
-        recall = vectors.tune(queries_QD, own_Q=own, nearest_QK=nearest.numbers_QK)
+    built = build_vectors(
+        lambda: (_means(cache, one) for one in frames(tuple(shards))),
+        total=total,
+        kind=kind,
+        centred=space == "features" and total >= LEAST_CENTRED,
+    )
     info = SearchIndexInfo(
         fingerprint=cache.fingerprint,
         stream=stream,
         space=space,
         kind=kind,
         asked_kind=asked,
-        effort=vectors.effort,
-        dim=len(centre_D),
-        shards=tuple(covered),
-        centre=base64.b64encode(centre_D.astype("<f4").tobytes()).decode(),
+        effort=built.vectors.effort,
+        dim=built.vectors.dim,
+        shards=tuple(shards.items()),
+        centre=centre_text(built.centre),
         num_built=total,
-        recall_at_10=round(recall, 6),
-        recall_queries=0 if kind == "flat" else len(own),
+        recall_at_10=round(built.recall, 6),
+        recall_queries=built.num_queries,
         faiss_version=load_faiss().__version__,
         file="",
         file_bytes=0,
         file_sha256="",
     )
-    return publish_search_index(vectors, info, cache.layout)
-
-
-def _choose_rows(total: int, *, kind: Kind) -> tuple[Numbers, Numbers]:
-    """Numbers of vectors, sorted: those to learn cells from, and those of them that are queries."""
-    num_queries = min(total, NUM_QUERIES)
-    num = max(num_queries, TRAINED_PER_CELL * num_cells(total)) if kind == "ivf" else num_queries
-    chance = np.random.default_rng(SEED)
-    chosen = np.sort(chance.choice(total, size=min(total, num), replace=False))
-    return chosen, np.sort(chance.choice(chosen, size=num_queries, replace=False))
-
-
-def _within(numbers: Numbers, start: int, num: int) -> Numbers:
-    first, stop = np.searchsorted(numbers, [start, start + num])
-    return numbers[first:stop] - start
+    return publish_search_index(built.vectors, info, cache.layout)
 
 
 def _means(cache: FeatureCache, one: FrameVectors) -> Vectors:

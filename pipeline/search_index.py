@@ -121,6 +121,11 @@ class SearchIndex:
     """(N,): number of a vector -> row of the cache's index; -1: the clip is no longer there."""
 
 
+def centre_text(centre_D: Vectors) -> str:
+    """The inverse of `SearchIndexInfo.centre_vector`."""
+    return base64.b64encode(centre_D.astype("<f4").tobytes()).decode()
+
+
 def index_name(stream: str, space: Space) -> str:
     """What the files are called, and what is kept of frames in that space."""
     return f"{stream}-text" if space == "text" else stream

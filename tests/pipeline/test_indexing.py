@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import indexing
 from pipeline.cache import open_cache
 from pipeline.clip_vectors import LEAST_CENTRED, mean_of_frames, to_directions
 from pipeline.indexing import NONE_YET, find_lack, frames_of, update_index
 from pipeline.layout import CacheLayout
 from pipeline.places import read_bytes, to_place
 from pipeline.search_index import SearchIndexInfo, read_index_info, read_search_index
+from pipeline.vector_building import choose_rows
 from schemas.errors import CacheDamaged, FingerprintMismatch, UsageError
 from schemas.sidecar import Sidecar
 from tests.pipeline import handmade
@@ -330,7 +330,7 @@ def test_directions_have_length_one_or_none(num, seed):
 
 def test_queries_are_among_what_cells_are_learned_from():
     for kind in ("flat", "hnsw", "ivf"):
-        chosen, own = indexing._choose_rows(5000, kind=kind)
+        chosen, own = choose_rows(5000, kind=kind)
         assert len(own) == 500
         assert np.isin(own, chosen).all()
         assert (np.diff(chosen) > 0).all()
