@@ -58,14 +58,14 @@ class Lack:
 
 
 def find_lack(
-    cache: FeatureCache, info: SearchIndexInfo | None, *, space: Space, kind: Kind | None = None
+    cache: FeatureCache, info: SearchIndexInfo | None, *, kind: Kind | None = None
 ) -> Lack:
     """What has to be done. `kind` None: as was asked for before, else by size."""
     num_of = {name: len(rows) for name, rows in rows_by_shard(cache).items()}
     total = sum(num_of.values())
     why = NONE_YET if info is None else ""
     if info is not None:
-        wanted = _choose(total, space=space, asked=kind or info.asked_kind)
+        wanted = _choose(total, asked=kind or info.asked_kind)
         if any(num_of.get(name) != num for name, num in info.shards):
             why = "since some of its shards are gone"
         elif wanted != info.kind:
@@ -95,7 +95,7 @@ def update_index(
     if not len(cache):
         raise UsageError(f"{cache.layout.root} has no clip to be found")
     info = None if rebuild else read_index_info(cache, stream=stream, space=space)
-    lack = find_lack(cache, info, space=space, kind=kind)
+    lack = find_lack(cache, info, kind=kind)
     if info is None or lack.why_anew:
         why = "as asked" if rebuild else lack.why_anew
         asked: str = kind or (info.asked_kind if info else "")
@@ -136,9 +136,8 @@ def frames_of(
     return frames
 
 
-def _choose(num_vectors: int, *, space: Space, asked: str) -> Kind:
-    by_size = choose_kind(num_vectors, own_queries=space == "features")
-    return asked or by_size  # type: ignore[return-value]
+def _choose(num_vectors: int, *, asked: str) -> Kind:
+    return asked or choose_kind(num_vectors)  # type: ignore[return-value]
 
 
 def _build(
@@ -146,7 +145,7 @@ def _build(
 ) -> SearchIndexInfo:
     shards = {name: len(rows) for name, rows in rows_by_shard(cache).items()}
     total = len(cache)
-    kind = _choose(total, space=space, asked=asked)
+    kind = _choose(total, asked=asked)
     built = build_vectors(
         lambda: (_means(cache, one) for one in frames(tuple(shards))),
         total=total,

@@ -22,8 +22,8 @@ from schemas.errors import CacheDamaged, UsageError
 
 Kind = Literal["flat", "hnsw", "ivf"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-FLAT_BELOW, IVF_FROM = 20_000, 200_000
-"""Vectors; hnsw lies between."""
+FLAT_BELOW = 20_000
+"""Vectors."""
 LEAST_RECALL = 0.985
 """Of the ten nearest, what effort is raised for; a little more than is promised."""
 NUM_NEIGHBOURS, BUILD_EFFORT = 24, 80
@@ -50,14 +50,12 @@ def load_faiss() -> Any:
     return faiss
 
 
-def choose_kind(num_vectors: int, *, own_queries: bool) -> Kind:
-    """By size. `own_queries`: they come from where the vectors do.
+def choose_kind(num_vectors: int) -> Kind:
+    """By size; hnsw only where it is asked for, since ivf is built and asked sooner.
 
-    Sentences do not: a graph of pictures leads them astray, and cells can all be looked into.
+    And cells can all be looked into, for queries from elsewhere, where a graph leads astray.
     """
-    if num_vectors < FLAT_BELOW:
-        return "flat"
-    return "hnsw" if own_queries and num_vectors < IVF_FROM else "ivf"
+    return "flat" if num_vectors < FLAT_BELOW else "ivf"
 
 
 def num_cells(num_vectors: int) -> int:

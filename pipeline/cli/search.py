@@ -165,7 +165,7 @@ def _open_index(
     info = read_index_info(cache, stream=stream, space=space)
     if info is None:
         raise no_index(cache.layout, stream=stream, space=space)
-    lack = find_lack(cache, info, space=space)
+    lack = find_lack(cache, info)
     if lack.num_clips and not as_is:
         pool: Pool = mean_of_grids
         if space == "text":

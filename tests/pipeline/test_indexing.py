@@ -135,7 +135,7 @@ def test_a_shard_that_is_gone_has_the_index_made_anew(layout):
     write_cache(layout, [{"b": 12}, {"a": 4}])
     with open_cache(layout.root) as cache:
         info = read_index_info(cache, stream="image", space="features")
-        assert find_lack(cache, info, space="features").why_anew
+        assert find_lack(cache, info).why_anew
         rows = read_search_index(cache, info).rows
     assert rows.tolist() == [*range(12), *[-1] * 8]
     made, _ = update(layout)
@@ -153,7 +153,7 @@ def test_the_kind_changes_with_size_unless_it_was_asked_for(layout, monkeypatch)
     assert update(layout, kind="flat")[0].why_anew == "as flat instead of hnsw"
     assert update(layout, rebuild=True)[0].info.asked_kind == ""
     monkeypatch.setattr("pipeline.vector_index.FLAT_BELOW", 15)
-    assert update(layout)[0].why_anew == "as hnsw instead of flat"
+    assert update(layout)[0].why_anew == "as ivf instead of flat"
 
 
 @pytest.mark.parametrize("stream", ["image", "video"])

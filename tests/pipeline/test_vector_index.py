@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from pipeline.vector_index import (
     FLAT_BELOW,
-    IVF_FROM,
     KINDS,
     LEAST_RECALL,
     NearestByAll,
@@ -142,10 +141,8 @@ def test_a_piece_at_a_time_finds_what_all_at_once_finds(seed, num, nearest, data
 
 
 def test_the_kind_goes_by_size():
-    assert choose_kind(FLAT_BELOW - 1, own_queries=True) == "flat"
-    assert choose_kind(FLAT_BELOW, own_queries=True) == "hnsw"
-    assert choose_kind(FLAT_BELOW, own_queries=False) == "ivf"
-    assert choose_kind(IVF_FROM, own_queries=True) == "ivf"
+    assert choose_kind(FLAT_BELOW - 1) == "flat"
+    assert choose_kind(FLAT_BELOW) == "ivf"
     assert num_cells(1) == 1
     assert num_cells(1_000_000) == 2000
 
