@@ -44,6 +44,8 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.storage
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.scale
+	$(BIN)/python -m benchmarks.report
+	$(BIN)/python -m benchmarks.search
 	$(BIN)/python -m benchmarks.train
 	$(BIN)/python -m benchmarks.learning
 

@@ -7,10 +7,13 @@ layer -1 is its hidden_states[-1], which is not its last_hidden_state: that one 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from encoders.base import Encoder, EncoderSpec, Runtime
 from encoders.devices import choose_precision
 from encoders.published import check_fields, config_beside, mentions
 from encoders.siglip_sizes import FILES, SIZES, TRANSFORMERS_MARK, Size
+from encoders.text_space import Ending, TextEncoder
 from encoders.vit import choose_block, choose_resize, find_files, name_layer
 from encoders.weights import Weights, how_to_get
 from schemas.errors import WeightsError
@@ -70,6 +73,56 @@ def load(spec: EncoderSpec, *, settings: EncoderSettings, runtime: Runtime) -> E
     num_blocks = choose_block(settings, depth=size.depth, own=OWN_LAYER)
     weights = find_files(size, settings, names=FILES)
     return load_siglip(spec, size=size, weights=weights, num_blocks=num_blocks, runtime=runtime)
+
+
+def load_ending(settings: EncoderSettings, *, runtime: Runtime) -> Ending:
+    """What comes after the cached layer; see `text_space.load_ending`."""
+    from encoders.siglip_text import load_siglip_ending
+
+    size, weights = _found(settings)
+    return load_siglip_ending(
+        spec(settings, device=runtime.device),
+        size=size,
+        weights=weights,
+        num_blocks=choose_block(settings, depth=size.depth, own=OWN_LAYER),
+        runtime=runtime,
+    )
+
+
+def load_text(
+    settings: EncoderSettings, *, tokenizer: Path | None, runtime: Runtime
+) -> TextEncoder:
+    """The text tower; see `text_space.load_text`."""
+    from encoders.siglip_text import load_siglip_text
+
+    size, weights = _found(settings)
+    return load_siglip_text(
+        spec(settings, device=runtime.device),
+        size=size,
+        weights=weights,
+        gelu=settings.gelu or _text_gelu(weights),
+        tokenizer=tokenizer,
+        runtime=runtime,
+    )
+
+
+def _found(settings: EncoderSettings) -> tuple[Size, Weights]:
+    size = SIZES[settings.encoder]
+    if not settings.weights:
+        raise WeightsError(
+            f"the encoder {settings.encoder} needs its weights", hint=how_to_get(size.hub)
+        )
+    return size, find_files(size, settings, names=FILES)
+
+
+def _text_gelu(weights: Weights) -> str:
+    # Of a file of transformers; open_clip has its own word on it.
+    if weights.is_random or not mentions(weights, TRANSFORMERS_MARK):
+        return ""
+    beside = config_beside(weights, "config.json")
+    text = {} if beside is None else beside[1].get("text_config")
+    name = text.get("hidden_act") if isinstance(text, dict) else None
+    return _GELUS.get(str(name or _TRANSFORMERS_DEFAULTS["hidden_act"]), "tanh")
 
 
 def _published_gelu(weights: Weights, size: Size, encoder: str) -> str:

@@ -50,6 +50,10 @@ class CacheLayout:
         return self.root / "vectors"
 
     @property
+    def search(self) -> Place:
+        return self.root / "search"
+
+    @property
     def wids(self) -> Place:
         return self.root / "wids.json"
 

@@ -6,7 +6,7 @@ A shard's name holds its content's fingerprint, so a file is never out of date.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,13 +33,30 @@ class FrameVectors:
     Those of fill repeat the last frame."""
 
 
+Pool = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]
+"""(G, H, W, D) -> (G, D)."""
+
+
+def mean_of_grids(features_GHWD: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """(G, H, W, D) -> (G, D)."""
+    vectors_GD: npt.NDArray[np.float32] = features_GHWD.mean(axis=(1, 2))
+    return vectors_GD
+
+
 def pool_frames(
-    cache: FeatureCache, *, stream: str, on_samples: Callable[[int], None] = lambda _: None
+    cache: FeatureCache,
+    *,
+    stream: str,
+    shards: Collection[str] | None = None,
+    kept_as: str = "",
+    pool: Pool = mean_of_grids,
+    on_samples: Callable[[int], None] = lambda _: None,
 ) -> Iterator[FrameVectors]:
     """Shard by shard in the order of the index; shards that were pooled before are not read.
 
-    `on_samples` is told how many more samples are done. UsageError: no such stream. CacheDamaged.
-    StorageError: the cache's place cannot be written.
+    Only those of `shards`, or all. Vectors that another `pool` makes are `kept_as` something else
+    than the stream. `on_samples` is told how many more samples are done. UsageError: no such
+    stream. CacheDamaged. StorageError: the cache's place cannot be written.
     """
     if stream not in cache.streams:
         raise UsageError(
@@ -48,11 +65,13 @@ def pool_frames(
         )
     extents = cache.extents
     for code, shard in enumerate(extents.shard_names):
+        if shards is not None and shard not in shards:
+            continue
         rows = np.flatnonzero(extents.shard_codes == code)
-        path = cache.layout.vectors_of(stream, shard)
+        path = cache.layout.vectors_of(kept_as or stream, shard)
         vectors_NGD = _kept(path, shape=_shape(cache, stream, len(rows)))
         if vectors_NGD is None:
-            vectors_NGD = _pool_shard(cache, rows, shard=shard, stream=stream)
+            vectors_NGD = _pool_shard(cache, rows, shard=shard, stream=stream, pool=pool)
             data = b"".join(encode_npy(vectors_NGD))
             publish_bytes(data, path, scratch=cache.layout.scratch)
         yield FrameVectors(shard=shard, rows=rows, vectors=vectors_NGD)
@@ -76,7 +95,7 @@ def _kept(path: Place, *, shape: tuple[int, int, int]) -> npt.NDArray[np.float16
 
 
 def _pool_shard(
-    cache: FeatureCache, rows: npt.NDArray[np.int64], *, shard: str, stream: str
+    cache: FeatureCache, rows: npt.NDArray[np.int64], *, shard: str, stream: str, pool: Pool
 ) -> npt.NDArray[np.float16]:
     N, G, D = _shape(cache, stream, len(rows))
     vectors_NGD = np.empty((N, G, D), dtype=np.float16)
@@ -100,5 +119,5 @@ def _pool_shard(
         if values is None or values.ndim != 4 or values.shape[::3] != (G, D):
             raise cache.damaged(f"{cache.layout.tar(shard)} has a sample without {stream}")
         features_GHWD = decode_features(values, scale)  # type: ignore[arg-type]
-        vectors_NGD[number] = features_GHWD.mean(axis=(1, 2))
+        vectors_NGD[number] = pool(features_GHWD)
     return vectors_NGD

@@ -66,15 +66,14 @@ def write_report(
     *,
     most_clips: int | None = None,
     most_portraits: int | None = None,
-    on_begin: Callable[[int], None] = lambda _: None,
     on_video: Callable[[], None] = lambda: None,
 ) -> WrittenReport:
     """Write the report of a cache into a folder, which appears whole or stays as it was.
 
     `most_clips` of a video have pictures; None: as MOST_FRAMES allow. `most_portraits`: only so
-    many videos, the first by id, can be opened. `on_begin` is told how many portraits there will
-    be, `on_video` that one more is done. UsageError: the folder is there and is no report.
-    StorageError: it cannot be written. CacheDamaged.
+    many videos, the first by id, can be opened. `on_video` is called when one more is done.
+    UsageError: the folder is there and is no report. StorageError: it cannot be written.
+    CacheDamaged.
     """
     began = time.monotonic()
     check_folder(folder)
@@ -85,7 +84,6 @@ def write_report(
     gaps = find_gaps(cache, (video.probe for video in videos))
     events = read_events(cache.layout)
     drawn = videos if most_portraits is None else videos[:most_portraits]
-    on_begin(len(drawn))
     with storage_errors(folder), _appears_whole(folder) as partial:
         (partial / "videos").mkdir()
         page = write_page(partial)

@@ -35,6 +35,8 @@ COMMANDS: Commands = {
         "pipeline.cli.events:events",
         "Scenes, speech, what is said: find, list, import.",
     ),
+    "index": ("pipeline.cli.index:index", "Make what search looks in, or add what is new."),
+    "search": ("pipeline.cli.search:search", "Find clips by a sentence, a clip or a picture."),
     "recipes": ("pipeline.cli.recipes:recipes", "List, show or check recipes."),
     "encoders": ("pipeline.cli.encoders:encoders", "List, show or check encoders."),
     "doctor": ("pipeline.cli.doctor:doctor", "Check this installation and machine."),

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from pipeline.cli.counted import counted
 from pipeline.cli.show import (
     common_options,
     count_text,
@@ -64,20 +65,20 @@ def report(
     """Write a page to look at CACHE with: totals, distributions, every video on its time line."""
     set_verbosity(quiet=quiet, loud=loud)
     from pipeline.cache import open_cache
-    from pipeline.cli.counting import counting
     from pipeline.report_folder import check_folder, write_report
 
     folder = _local_folder(out)
     check_folder(folder)
-    with open_cache(cache) as opened, counting("report", "videos", quiet=quiet) as count:
-        written = write_report(
-            opened,
-            folder,
-            most_clips=clips,
-            most_portraits=limit,
-            on_begin=count.begin,
-            on_video=count.add,
-        )
+    with open_cache(cache) as opened:
+        total = len(opened.videos) if limit is None else min(limit, len(opened.videos))
+        with counted(total, "drawn", text=_videos, quiet=quiet) as progress:
+            written = write_report(
+                opened,
+                folder,
+                most_clips=clips,
+                most_portraits=limit,
+                on_video=lambda: progress(1),
+            )
     if as_json:
         numbers: dict[str, Any] = {
             "report": str(written.path),
@@ -115,3 +116,7 @@ def _local_folder(text: str) -> Path:
             hint="write it here, then copy the folder with the store's own tools",
         )
     return to_path(text)
+
+
+def _videos(count: float) -> str:
+    return count_text(int(count), "video")

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cli.bars import bar, print_bars, sparkline
-from pipeline.cli.counting import counting
 
 NUMBERS = st.floats(-10, 10, allow_nan=False)
 
@@ -43,22 +42,3 @@ def test_a_line_fits_its_width(values: list[float | None], width: int) -> None:
 def test_bars_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     print_bars({"a": 1000, "long": 250})
     assert capsys.readouterr().out == f"  a     {'█' * 40} 1,000\n  long  {'█' * 10} 250\n"
-
-
-def test_a_count_says_a_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    times = iter(range(0, 10_000, 4))
-    monkeypatch.setattr("pipeline.cli.counting.time.monotonic", lambda: float(next(times)))
-    with counting("report", "videos", quiet=False) as count:
-        count.begin(10)
-        for _ in range(5):
-            count.add()
-    lines = capsys.readouterr().err.splitlines()
-    assert 1 <= len(lines) <= 3
-    assert lines[0].startswith("report: ")
-    assert " of 10 videos, " in lines[0]
-    with counting("report", "videos", quiet=True) as count:
-        count.begin(10)
-        count.add(5)
-    assert capsys.readouterr().err == ""
