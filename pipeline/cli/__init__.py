@@ -37,6 +37,7 @@ COMMANDS: Commands = {
     ),
     "index": ("pipeline.cli.index:index", "Make what search looks in, or add what is new."),
     "search": ("pipeline.cli.search:search", "Find clips by a sentence, a clip or a picture."),
+    "dedup": ("pipeline.cli.dedup:dedup", "Find videos that are copies or parts of others."),
     "recipes": ("pipeline.cli.recipes:recipes", "List, show or check recipes."),
     "encoders": ("pipeline.cli.encoders:encoders", "List, show or check encoders."),
     "doctor": ("pipeline.cli.doctor:doctor", "Check this installation and machine."),

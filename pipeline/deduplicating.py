@@ -1,0 +1,229 @@
+"""Find the duplicates of a cache: pairs of videos, and clusters of which one source is kept.
+
+A source is superfluous if another one has nearly all of it, itself or by way of a third. What has only
+a part of another is told as a pair, and both are kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from pipeline.aligning import LEAST_FRAMES, Overlap, align
+from pipeline.cache import FeatureCache
+from pipeline.candidates import find_candidates
+from pipeline.duplicate import Cluster, Copy, Member, Pair, PairKind
+from pipeline.frame_sequences import FrameSequences, read_sequences
+from pipeline.probing import read_probes
+from schemas.video import Probe
+
+LEAST_SCORE = 0.52
+"""Mean cosine of a pair; docs/duplicates.md has what it was measured on."""
+LEAST_SCORE_RANDOM = 0.965
+"""Of an encoder with random weights, in whose features much is alike."""
+COVERED = 0.8
+"""Share of a video's frames that another one has to have to stand for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicates:
+    """What was found in a cache."""
+
+    pairs: tuple[Pair, ...]
+    clusters: tuple[Cluster, ...]
+    sources: tuple[Copy, ...]
+    """All that were compared."""
+    num_videos: int
+    least_score: float
+
+    @property
+    def kept(self) -> list[Copy]:
+        """The sources without those that are superfluous."""
+        dropped = {id(member.copy) for cluster in self.clusters for member in cluster.copies}
+        return [copy for copy in self.sources if id(copy) not in dropped]
+
+
+def find_duplicates(
+    cache: FeatureCache,
+    *,
+    stream: str,
+    least_score: float | None = None,
+    on_samples: Callable[[int], None] = lambda _: None,
+) -> Duplicates:
+    """Compare all videos of a cache with each other by a stream's features.
+
+    Errors as of `pool_frames` and `find_candidates`.
+    """
+    least = default_score(cache, stream=stream) if least_score is None else least_score
+    probes = [probe for probe in read_probes(cache.layout) if probe.video_id in cache.videos]
+    sources = _sources(cache, probes)
+    frames = read_sequences(cache, stream=stream, on_samples=on_samples)
+    pairs = {
+        (pair.video_a, pair.video_b): pair
+        for pair in _aligned(frames, least_score=least, ends=_ends(cache))
+    }
+    pairs |= {(pair.video_a, pair.video_b): pair for pair in _same_bytes(cache, probes)}
+    return Duplicates(
+        pairs=tuple(pairs[key] for key in sorted(pairs)),
+        clusters=tuple(group(pairs.values(), sources)),
+        sources=tuple(itertools.chain.from_iterable(sources.values())),
+        num_videos=len(frames),
+        least_score=least,
+    )
+
+
+def default_score(cache: FeatureCache, *, stream: str) -> float:
+    """The score from which a pair counts, by what the encoder's weights are."""
+    from encoders.weights import RANDOM
+
+    one = cache.recipe.settings().get(stream)
+    is_random = one is not None and (one.weights == RANDOM or one.encoder.startswith("random-"))
+    return LEAST_SCORE_RANDOM if is_random else LEAST_SCORE
+
+
+def group(pairs: Iterable[Pair], sources: dict[str, Sequence[Copy]]) -> list[Cluster]:
+    """Clusters of sources: the best one first takes what it covers, then the next best of the rest."""
+    covers: dict[str, list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        if pair.covers_b >= COVERED:
+            covers[pair.video_a].append(pair)
+        if pair.covers_a >= COVERED:
+            covers[pair.video_b].append(pair.turned())
+    taken: set[str] = set()
+    clusters: list[Cluster] = []
+    for video_id in sorted(sources, key=lambda one: (sources[one][0].rank, sources[one][0].uri)):
+        if video_id in taken:
+            continue
+        taken.add(video_id)
+        keep, *same = sources[video_id]
+        members = [Member(copy=copy, kind="exact", score=1.0, pair=None) for copy in same]
+        queue = [video_id]
+        for own in queue:
+            for pair in sorted(covers[own], key=lambda pair: (-pair.score, pair.video_b)):
+                if pair.video_b in taken:
+                    continue
+                taken.add(pair.video_b)
+                queue.append(pair.video_b)
+                members += [
+                    Member(copy=copy, kind=pair.kind, score=pair.score, pair=pair)
+                    for copy in sources[pair.video_b]
+                ]
+        if members:
+            clusters.append(Cluster(number=len(clusters), keep=keep, copies=tuple(members)))
+    return clusters
+
+
+def _sources(cache: FeatureCache, probes: Iterable[Probe]) -> dict[str, Sequence[Copy]]:
+    """video_id -> its sources, the best first."""
+    columns = cache.index.select(["video_id", "corrupt", "truncated", "black"]).to_pydict()
+    damaged: set[str] = set()
+    black: dict[str, float] = {}
+    for video_id, corrupt, truncated, share in zip(*columns.values(), strict=True):
+        if corrupt or truncated:
+            damaged.add(video_id)
+        if share is not None:
+            black[video_id] = min(share, black.get(video_id, 1.0))
+    found: dict[str, list[Copy]] = defaultdict(list)
+    for probe in probes:
+        source = probe.source
+        start, end = source.start_seconds, source.end_seconds
+        first, duration = probe.first_seconds, probe.duration_seconds
+        begin = first if start is None else max(first, start)
+        until = first + duration if end is None else min(first + duration, end)
+        found[probe.video_id].append(
+            Copy(
+                video_id=probe.video_id,
+                uri=source.uri,
+                width=probe.width,
+                height=probe.height,
+                duration_seconds=round(max(0.0, until - begin), 6),
+                size_bytes=probe.size_bytes,
+                start_seconds=start,
+                end_seconds=end,
+                is_damaged=probe.truncated or probe.video_id in damaged,
+                black=min(black.get(probe.video_id, 0.0), 0.95),
+            )
+        )
+    return {
+        video_id: sorted(found[video_id], key=lambda copy: (copy.rank, copy.uri))
+        for video_id in sorted(found)
+    }
+
+
+def _ends(cache: FeatureCache) -> dict[str, float]:
+    columns = cache.index.select(["video_id", "end_seconds"]).to_pydict()
+    ends: dict[str, float] = {}
+    for video_id, end in zip(*columns.values(), strict=True):
+        ends[video_id] = max(end, ends.get(video_id, end))
+    return ends
+
+
+def _same_bytes(cache: FeatureCache, probes: Iterable[Probe]) -> Iterable[Pair]:
+    """Of sources with ids that the user gave: else equal bytes have one id."""
+    by_content: dict[object, set[str]] = defaultdict(set)
+    for probe in probes:
+        if probe.content_sha256:
+            span = probe.source.start_seconds, probe.source.end_seconds
+            by_content[probe.content_sha256, *span].add(probe.video_id)
+    ends = _ends(cache)
+    starts = {video_id: cache.row(keys[0]).start_seconds for video_id, keys in cache.videos.items()}
+    for video_ids in by_content.values():
+        for a, b in itertools.combinations(sorted(video_ids), 2):
+            yield Pair(
+                video_a=a,
+                video_b=b,
+                start_a_seconds=starts[a],
+                end_a_seconds=ends[a],
+                start_b_seconds=starts[b],
+                end_b_seconds=ends[b],
+                score=1.0,
+                kind="exact",
+                covers_a=1.0,
+                covers_b=1.0,
+            )
+
+
+def _aligned(
+    frames: FrameSequences, *, least_score: float, ends: dict[str, float]
+) -> Iterable[Pair]:
+    for a, b in find_candidates(frames, least_score=least_score):
+        if frames.video_ids[a] > frames.video_ids[b]:
+            a, b = b, a  # noqa: PLW2901 - a pair is told in one order
+        overlap = align(frames.sequence(a), frames.sequence(b), least_score=least_score)
+        if overlap is not None and overlap.num_distinct >= LEAST_FRAMES:
+            yield _pair(frames, a, b, overlap, ends=ends)
+
+
+def _pair(
+    frames: FrameSequences, a: int, b: int, overlap: Overlap, *, ends: dict[str, float]
+) -> Pair:
+    spans, covers = [], []
+    for number, first, last in (
+        (a, overlap.first_a, overlap.last_a),
+        (b, overlap.first_b, overlap.last_b),
+    ):
+        sequence = frames.sequence(number)
+        end = float(sequence.times[last]) + sequence.step_seconds
+        spans.append((float(sequence.times[first]), min(end, ends[frames.video_ids[number]])))
+        covers.append(_share(first, last, len(sequence.times), rate=overlap.rate, is_b=number == b))
+    kind: PairKind = "copy" if min(covers) >= COVERED else "part"
+    return Pair(
+        video_a=frames.video_ids[a],
+        video_b=frames.video_ids[b],
+        start_a_seconds=spans[0][0],
+        end_a_seconds=spans[0][1],
+        start_b_seconds=spans[1][0],
+        end_b_seconds=spans[1][1],
+        score=overlap.score,
+        kind=kind,
+        covers_a=covers[0],
+        covers_b=covers[1],
+    )
+
+
+def _share(first: int, last: int, total: int, *, rate: float, is_b: bool) -> float:
+    # The last frame of the slower one that another speed steps over is covered as well.
+    rest = max(0.0, (rate if is_b else 1 / rate) - 1)
+    return min(1.0, (last - first + 1 + rest) / total)

@@ -1,0 +1,114 @@
+"""The tables of duplicates beside a cache: clusters and pairs, replaced whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.deduplicating import Duplicates
+from pipeline.duplicate import Copy
+from pipeline.layout import CacheLayout
+from pipeline.places import Place, is_file, to_place
+from pipeline.storage import publish_rows, read_table, table_rows
+from schemas.errors import CacheDamaged, UsageError
+
+CLUSTER_SCHEMA = pa.schema(
+    [
+        ("cluster", pa.int64()),
+        ("video_id", pa.string()),
+        ("uri", pa.string()),
+        ("kept", pa.bool_()),
+        ("why", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("duration_seconds", pa.float64()),
+        ("start_seconds", pa.float64()),
+        ("end_seconds", pa.float64()),
+    ]
+)
+PAIR_SCHEMA = pa.schema(
+    [
+        ("video_a", pa.string()),
+        ("video_b", pa.string()),
+        ("start_a_seconds", pa.float64()),
+        ("end_a_seconds", pa.float64()),
+        ("start_b_seconds", pa.float64()),
+        ("end_b_seconds", pa.float64()),
+        ("score", pa.float64()),
+        ("kind", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Superfluous:
+    """A source that need not be kept: what `--skip-duplicates` goes by."""
+
+    uri: str
+    start_seconds: float | None
+    end_seconds: float | None
+
+
+def write_duplicates(layout: CacheLayout, found: Duplicates) -> None:
+    """CACHE/duplicates/clusters.parquet and pairs.parquet. StorageError."""
+    pairs = [{name: getattr(pair, name) for name in PAIR_SCHEMA.names} for pair in found.pairs]
+    folder, scratch = layout.root / "duplicates", layout.scratch
+    publish_rows(pairs, PAIR_SCHEMA, folder / "pairs.parquet", scratch=scratch)
+    publish_rows(_cluster_rows(found), CLUSTER_SCHEMA, clusters_of(layout), scratch=scratch)
+
+
+def clusters_of(layout: CacheLayout) -> Place:
+    """Where the table of clusters lies."""
+    return layout.root / "duplicates" / "clusters.parquet"
+
+
+def read_superfluous(where: str) -> list[Superfluous]:
+    """Of a cache, or of a table of clusters. UsageError: there is none. CacheDamaged."""
+    place = to_place(where)
+    if not where.endswith(".parquet"):
+        place = clusters_of(CacheLayout(place))
+    if not is_file(place):
+        raise UsageError(
+            f"{place}: no table of duplicates", hint="make it with: pipeline dedup CACHE"
+        )
+    try:
+        return [
+            Superfluous(
+                uri=row["uri"], start_seconds=row["start_seconds"], end_seconds=row["end_seconds"]
+            )
+            for row in table_rows(read_table(place))
+            if not row["kept"]
+        ]
+    except (LookupError, TypeError) as error:
+        raise CacheDamaged(
+            f"{place}: not a table of clusters: {error}",
+            hint="delete it and make it again: pipeline dedup",
+        ) from error
+
+
+def _cluster_rows(found: Duplicates) -> Iterator[dict[str, Any]]:
+    for cluster in found.clusters:
+        # The kept one last: who goes by video_id alone then takes its row.
+        for member in cluster.copies:
+            what = {"exact": "the same bytes as", "copy": "a copy of", "part": "a part of"}
+            why = f"{what[member.kind]} {cluster.keep.uri}"
+            yield _row(cluster.number, member.copy, kept=False, why=why)
+        why = "whole, most pixels, longest or largest"
+        yield _row(cluster.number, cluster.keep, kept=True, why=why)
+
+
+def _row(cluster: int, copy: Copy, *, kept: bool, why: str) -> dict[str, Any]:
+    told = (
+        "video_id",
+        "uri",
+        "width",
+        "height",
+        "duration_seconds",
+        "start_seconds",
+        "end_seconds",
+    )
+    fields = {name: getattr(copy, name) for name in told}
+    return fields | {"cluster": cluster, "kept": kept, "why": why}
