@@ -1,7 +1,8 @@
-"""Align two sequences of frame vectors in time: which stretch of one shows what one of the other does.
+"""Align two sequences of frame vectors in time: which stretches of them show the same.
 
-Two frames that lie over each other are as alike as their cosine. Every shift by half a step that leaves
-enough overlap is tried, as it is and at half and at twice the speed: a vote of frames by their times.
+Frames that are alike vote for the shift in time that lays them over each other, at the same, at
+half and at twice the speed. Of the shifts with most votes the one with the highest mean cosine is
+taken.
 
 Shapes: T frames of one video, D channels, of length 1. Times are in seconds, increasing.
 """

@@ -1,7 +1,7 @@
 """Find the duplicates of a cache: pairs of videos, and clusters of which one source is kept.
 
-A source is superfluous if another one has nearly all of it, itself or by way of a third. What has only
-a part of another is told as a pair, and both are kept.
+A source is superfluous if a better one has nearly all of it, itself or by way of a third. Two that
+have only a part in common are told as a pair, and both are kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pipeline.aligning import LEAST_FRAMES, Overlap, align
+from pipeline.aligning import Overlap, align
 from pipeline.cache import FeatureCache
 from pipeline.candidates import find_candidates
 from pipeline.duplicate import Cluster, Copy, Member, Pair, PairKind
@@ -23,6 +23,8 @@ LEAST_SCORE = 0.52
 """Mean cosine of a pair; docs/duplicates.md has what it was measured on."""
 LEAST_SCORE_RANDOM = 0.965
 """Of an encoder with random weights, in whose features much is alike."""
+FEW_DISTINCT, FEW_MARGIN = 2, 0.8
+"""So few unlike frames count if the score goes that part of the way from the least one to 1."""
 COVERED = 0.8
 """Share of a video's frames that another one has to have to stand for it."""
 
@@ -84,7 +86,7 @@ def default_score(cache: FeatureCache, *, stream: str) -> float:
 
 
 def group(pairs: Iterable[Pair], sources: dict[str, Sequence[Copy]]) -> list[Cluster]:
-    """Clusters of sources: the best one first takes what it covers, then the next best of the rest."""
+    """Clusters of sources: the best one first takes what it covers, then the next."""
     covers: dict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
         if pair.covers_b >= COVERED:
@@ -188,11 +190,13 @@ def _same_bytes(cache: FeatureCache, probes: Iterable[Probe]) -> Iterable[Pair]:
 def _aligned(
     frames: FrameSequences, *, least_score: float, ends: dict[str, float]
 ) -> Iterable[Pair]:
-    for a, b in find_candidates(frames, least_score=least_score):
-        if frames.video_ids[a] > frames.video_ids[b]:
-            a, b = b, a  # noqa: PLW2901 - a pair is told in one order
+    few_score = least_score + FEW_MARGIN * (1 - least_score)
+    for found in find_candidates(frames, least_score=least_score):
+        a, b = sorted(found, key=lambda number: frames.video_ids[number])
         overlap = align(frames.sequence(a), frames.sequence(b), least_score=least_score)
-        if overlap is not None and overlap.num_distinct >= LEAST_FRAMES:
+        if overlap is None or overlap.num_distinct < FEW_DISTINCT:
+            continue
+        if overlap.num_distinct > FEW_DISTINCT or overlap.score >= few_score:
             yield _pair(frames, a, b, overlap, ends=ends)
 
 

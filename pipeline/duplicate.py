@@ -22,7 +22,7 @@ class Copy:
     size_bytes: int
     start_seconds: float | None
     end_seconds: float | None
-    """Of a source that is a span of a file."""
+    """Of a source that is a span of a file, else None."""
     is_damaged: bool
     """Its packets end too early, or some could not be decoded."""
     black: float

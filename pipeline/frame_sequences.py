@@ -1,13 +1,14 @@
 """The frame vectors of a cache as one sequence a video, comparable across videos.
 
-Features of one encoder have a large mean in common: the mean over videos is taken away, so that a long
-video does not outweigh the others.
+Features of one encoder have a large mean in common. The mean over videos is taken away, so that a
+long video does not outweigh the others.
 
 Shapes: N frames of all videos, D channels.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -93,7 +94,7 @@ def _codes(video_ids: list[str]) -> tuple[npt.NDArray[np.int64], list[str]]:
 
 
 def _centre(vectors_ND: npt.NDArray[np.float16], bounds: npt.NDArray[np.int64]) -> None:
-    videos = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True) if b > a]
+    videos = [slice(a, b) for a, b in itertools.pairwise(bounds.tolist()) if b > a]
     if not videos:
         return
     total_D = np.zeros(vectors_ND.shape[1], dtype=np.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from pipeline.bottleneck import Bottleneck, find_bottleneck
@@ -89,6 +89,10 @@ class RunReport:
             measured=measured,
             bottleneck=find_bottleneck(measured, run_seconds=seconds, num_cores=num_cores()),
         )
+
+    def with_skipped(self, count: int) -> RunReport:
+        """The same, of a run that so many more sources were left out of beforehand."""
+        return replace(self, sources=self.sources + count, skipped=self.skipped + count)
 
     def to_json(self) -> dict[str, Any]:
         """All but the sources, the rejects and what is missing, of which the cache itself tells."""

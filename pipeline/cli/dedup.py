@@ -119,7 +119,9 @@ def _spans(pair: Pair) -> dict[str, list[float]]:
 
 
 def _print(found: Duplicates, output: Path | None) -> None:
-    names = {copy.video_id: PurePath(copy.uri).name for copy in found.sources}
+    names: dict[str, str] = {}
+    for copy in found.sources:  # of a video the best first
+        names.setdefault(copy.video_id, PurePath(copy.uri).name)
     for cluster in found.clusters:
         keep = cluster.keep
         click.echo(

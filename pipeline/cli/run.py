@@ -124,6 +124,12 @@ What follows "--" goes to Beam."""
 )
 @retry_option
 @click.option("--limit", type=click.IntRange(min=1), help="Take the first N sources only.")
+@click.option(
+    "--skip-duplicates",
+    metavar="WHERE",
+    help="Leave out what `pipeline dedup` of a cache said need not be kept; WHERE is that cache, or"
+    " its clusters.parquet.",
+)
 @common_options
 @click.pass_obj
 def run(
@@ -148,6 +154,7 @@ def run(
     metrics: tuple[str, ...],
     retry_rejects: tuple[str, ...],
     limit: int | None,
+    skip_duplicates: str | None,
     as_json: bool,
     quiet: bool,
     loud: bool,
@@ -172,8 +179,17 @@ def run(
     if not quiet:
         warn_of_random(chosen)
     found = read_sources(sources, limit=limit) if sources else None
+    chosen_sources = found.sources if found else None
+    num_skipped = 0
+    if skip_duplicates and chosen_sources:
+        from pipeline.skipping import skip_duplicates as leave_out
+
+        layout = CacheLayout(to_place(cache))
+        chosen_sources, num_skipped = leave_out(
+            chosen_sources, where=skip_duplicates, layout=layout
+        )
     report = execute(
-        found.sources if found else None,
+        chosen_sources,
         chosen,
         cache=cache,
         options=RunOptions(
@@ -195,7 +211,7 @@ def run(
         retry=retry,
         quiet=quiet,
         loud=loud,
-    )
+    ).with_skipped(num_skipped)
     if loud and not quiet:
         for reject in report.rejects:
             click.echo(f"{reject.uri}: {reject.reason}: {reject.detail}", err=True)

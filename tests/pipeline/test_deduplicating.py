@@ -1,0 +1,225 @@
+"""Duplicates of a cache: pairs, clusters, tables, the command, and runs that leave them out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.cache import open_cache
+from pipeline.cli import call
+from pipeline.deduplicating import find_duplicates, group
+from pipeline.duplicate import Copy, Pair
+from pipeline.duplicate_tables import read_superfluous
+from pipeline.layout import CacheLayout
+from pipeline.report_clusters import read_memberships
+from pipeline.skipping import skip_duplicates
+from schemas.errors import NoSources, UsageError
+from schemas.sample import Sample
+from schemas.video import Source
+from tests.pipeline.handmade import make_sample, write_cache
+
+VIDEOS = {"long": 6, "cut": 3, "other": 5, "still": 4, "still2": 4, "blank": 4}
+
+
+def make(video_id: str, clip_index: int) -> Sample:
+    """`cut` is clips 2 to 4 of `long`; the still ones are one picture."""
+    sample = make_sample(video_id, clip_index)
+    name, number = ("long", clip_index + 2) if video_id == "cut" else (video_id, clip_index)
+    if video_id.startswith("still"):
+        name, number = "still", 0
+    rng = np.random.default_rng([number, *name.encode()])
+    features = np.repeat(rng.normal(size=(4, 1, 1, 32)), 16, axis=1).reshape(4, 4, 4, 32)
+    if name == "still":
+        features[:] = features[0]
+    noise = 0.05 * np.random.default_rng(clip_index).normal(size=features.shape)
+    features = (features + noise).astype(np.float16)
+    return replace(sample, features=dict(sample.features) | {"image": features})
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    root = tmp_path / "cache"
+    names = list(VIDEOS)
+    shards = [{name: VIDEOS[name] for name in names[:3]}, {n: VIDEOS[n] for n in names[3:]}]
+    write_cache(CacheLayout(root), shards, make=make)
+    return root
+
+
+def test_a_cut_out_piece_is_found_and_nothing_else(cache):
+    with open_cache(cache) as opened:
+        found = find_duplicates(opened, stream="image", least_score=0.6)
+    (pair,) = found.pairs
+    assert (pair.video_a, pair.video_b, pair.kind) == ("cut", "long", "part")
+    assert (pair.start_a_seconds, pair.end_a_seconds) == (0.0, 5.5)  # the last frame is fill
+    assert (pair.start_b_seconds, pair.end_b_seconds) == (4.0, 9.5)
+    assert pair.covers_a == 1
+    assert pair.covers_b == pytest.approx(0.5)
+    assert found.num_videos == len(VIDEOS)
+
+
+def copy(name: str, **changes) -> Copy:
+    plain = Copy(
+        video_id=name,
+        uri=f"/{name}.mp4",
+        width=640,
+        height=360,
+        duration_seconds=10.0,
+        size_bytes=1000,
+        start_seconds=None,
+        end_seconds=None,
+        is_damaged=False,
+        black=0.0,
+    )
+    return replace(plain, **changes)
+
+
+def pair(a: str, b: str, covers_a: float = 1.0, covers_b: float = 1.0) -> Pair:
+    return Pair(
+        video_a=a,
+        video_b=b,
+        start_a_seconds=0.0,
+        end_a_seconds=10.0,
+        start_b_seconds=0.0,
+        end_b_seconds=10.0,
+        score=0.9,
+        kind="copy" if min(covers_a, covers_b) >= 0.8 else "part",
+        covers_a=covers_a,
+        covers_b=covers_b,
+    )
+
+
+@pytest.mark.parametrize(
+    ("worse", "better"),
+    [
+        (dict(width=320, height=180, duration_seconds=12.0), {}),
+        (dict(duration_seconds=9.0, size_bytes=9999), {}),
+        (dict(size_bytes=999), {}),
+        (dict(is_damaged=True, width=1280, height=720), {}),
+        (dict(size_bytes=999, height=480, black=0.25), {}),  # with bars
+    ],
+)
+def test_which_one_is_kept(worse, better):
+    sources = {"a": [copy("a", **worse)], "b": [copy("b", **better)]}
+    (cluster,) = group([pair("a", "b")], sources)
+    assert cluster.keep.video_id == "b"
+    assert [member.copy.video_id for member in cluster.copies] == ["a"]
+
+
+def test_a_part_never_replaces_the_whole():
+    sources = {
+        "piece": [copy("piece", width=1280, height=720, duration_seconds=5.0)],
+        "whole": [copy("whole")],
+        "small": [copy("small", width=320, height=180)],
+    }
+    pairs = [pair("piece", "whole", covers_b=0.5), pair("small", "whole")]
+    (cluster,) = group(pairs, sources)
+    assert cluster.keep.video_id == "whole"
+    assert [member.copy.video_id for member in cluster.copies] == ["small"]
+
+
+def test_a_copy_of_a_copy_and_equal_bytes():
+    first, second = copy("a"), copy("a", uri="/again.mp4")
+    sources = {"a": [first, second], "b": [copy("b", width=320)], "c": [copy("c", width=160)]}
+    (cluster,) = group([pair("a", "b"), pair("b", "c")], sources)
+    assert cluster.keep is first
+    told = [(member.copy.uri, member.kind) for member in cluster.copies]
+    assert told == [("/again.mp4", "exact"), ("/b.mp4", "copy"), ("/c.mp4", "copy")]
+
+
+def test_the_command(cache, capsys, tmp_path):
+    keep = tmp_path / "keep.csv"
+    assert call(["dedup", str(cache), "--least-score", "0.6", "-o", str(keep), "--json", "-q"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["videos"], document["sources"], document["kept"]) == (6, 6, 5)
+    (cluster,) = document["clusters"]
+    assert cluster["keep"] == "/long"
+    (member,) = cluster["copies"]
+    assert (member["uri"], member["video_id"], member["kind"]) == ("/cut", "cut", "part")
+    assert member["spans"] == {"cut": [0.0, 5.5], "long": [4.0, 9.5]}
+    lines = keep.read_text().splitlines()
+    assert lines[0] == "uri,start,end"
+    assert sorted(lines[1:]) == sorted(f"/{name},," for name in VIDEOS if name != "cut")
+    members = read_memberships(CacheLayout(cache))
+    assert {name: one.kept for name, one in members.items()} == {"cut": False, "long": True}
+    assert call(["dedup", str(cache), "--least-score", "0.6", "-q"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].startswith("keep long ")
+    assert "1 source superfluous" in out
+
+
+def test_an_unknown_stream_and_no_table(cache, capsys):
+    assert call(["dedup", str(cache), "--stream", "imag"]) == 2
+    assert "did you mean" in capsys.readouterr().err.lower()
+    with pytest.raises(UsageError, match="no table of duplicates"):
+        read_superfluous(str(cache))
+
+
+def test_a_run_without_duplicates(cache, tmp_path):
+    assert call(["dedup", str(cache), "--least-score", "0.6", "-q", "--json"]) == 0
+    sources = [Source(uri="/cut"), Source(uri="/long"), Source(uri="/new")]
+    empty = CacheLayout(tmp_path / "empty")
+    kept, num = skip_duplicates(sources, where=str(cache), layout=empty)
+    assert ([source.uri for source in kept], num) == (["/long", "/new"], 1)
+    table = str(cache / "duplicates" / "clusters.parquet")
+    assert skip_duplicates(sources, where=table, layout=empty)[1] == 1
+    span = [
+        Source(uri="/cut", start_seconds=1.0)
+    ]  # another request than the one that was looked at
+    assert skip_duplicates(span, where=table, layout=empty)[1] == 0
+    with pytest.raises(NoSources, match="all 1 sources are superfluous"):
+        skip_duplicates(sources[:1], where=table, layout=empty)
+
+
+COPIES = {"bikes_remux.mkv", "bikes_exact_copy.mp4", "bikes_crf38.mp4", "bikes_rescaled.mp4"}
+
+
+def test_real_files_by_random_features(corpus_dir, tmp_path, capsys):
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    others = ("fire2.mp4", "chaplin.mp4", "cockatoo.mp4", "bikes.mp4", "carphone_pristine.mp4")
+    for name in others:
+        shutil.copy(corpus_dir / name, videos)
+    for name in COPIES | {"bikes_trimmed.mp4"}:
+        shutil.copy(corpus_dir / "dups" / name, videos)
+    cache = tmp_path / "cache"
+    assert call(["run", str(videos), str(cache), "--recipe", "tiny", "-q", "--json"]) == 0
+    capsys.readouterr()
+    assert call(["dedup", str(cache), "-q", "--json"]) == 0
+    (cluster,) = json.loads(capsys.readouterr().out)["clusters"]
+    assert Path(cluster["keep"]).name == "bikes.mp4"
+    names = {Path(one["uri"]).name for one in cluster["copies"]}
+    assert names == COPIES | {"bikes_trimmed.mp4"}
+    (trimmed,) = (one for one in cluster["copies"] if one["uri"].endswith("bikes_trimmed.mp4"))
+    assert trimmed["kind"] == "part"
+    assert trimmed["spans"][trimmed["video_id"]] == [0.0, 6.0]
+    assert [2.0, 8.0] in trimmed["spans"].values()
+    second = tmp_path / "second"
+    arguments = ["run", str(videos), str(second), "--skip-duplicates", str(cache)]
+    assert call([*arguments, "--recipe", "tiny", "-q", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["videos"], report["skipped"]) == (len(others), len(names))
+    # What is cached already stays in the run, whatever the table says of it.
+    assert call([*arguments[:2], str(cache), *arguments[3:], "-q", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["videos"] == 0
+
+
+def test_real_files_by_learned_features(corpus_dir, tmp_path, capsys):
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the encoder of the demo's recipe")
+    videos = tmp_path / "videos"
+    shutil.copytree(corpus_dir / "dups", videos, copy_function=shutil.copy)
+    videos.chmod(0o755)
+    for name in ("bikes.mp4", "fire2.mp4", "chaplin.mp4", "rails_video.mp4", "sample.3gp"):
+        shutil.copy(corpus_dir / name, videos)
+    cache = tmp_path / "cache"
+    assert call(["run", str(videos), str(cache), "--recipe", "demo", "-q", "--json"]) == 0
+    capsys.readouterr()
+    assert call(["dedup", str(cache), "-q", "--json"]) == 0
+    (cluster,) = json.loads(capsys.readouterr().out)["clusters"]
+    assert Path(cluster["keep"]).name == "bikes.mp4"
+    names = {Path(one["uri"]).name for one in cluster["copies"]}
+    assert names == {path.name for path in (corpus_dir / "dups").iterdir()}
