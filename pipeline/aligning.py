@@ -151,6 +151,4 @@ def _lay_over(
     between = times[of_a] - b.times[before] > CLOSE
     is_later = between & (scores[of_a, after] > scores[of_a, before])
     of_b = np.where(is_later, after, before)
-    if len(np.unique(of_b)) < least:
-        return None
     return float(scores[of_a, of_b].mean()), of_a, of_b

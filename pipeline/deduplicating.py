@@ -62,14 +62,23 @@ def find_duplicates(
     probes = [probe for probe in read_probes(cache.layout) if probe.video_id in cache.videos]
     sources = _sources(cache, probes)
     frames = read_sequences(cache, stream=stream, on_samples=on_samples)
-    pairs = {
-        (pair.video_a, pair.video_b): pair
-        for pair in _aligned(frames, least_score=least, ends=_ends(cache))
-    }
-    pairs |= {(pair.video_a, pair.video_b): pair for pair in _same_bytes(cache, probes)}
+    ends = _ends(cache)
+    same_bytes = {(pair.video_a, pair.video_b): pair for pair in _same_bytes(cache, probes)}
+    pairs: dict[tuple[str, str], Pair] = {}
+    clusters: list[Cluster] = []
+    counted = set(frames.video_ids)
+    # Twice: a video with many copies pulls the centre to itself, from where its own copies look
+    # unlike. The second time each cluster counts once.
+    for _ in range(2):
+        aligned = _aligned(frames.centred(counted), least_score=least, ends=ends)
+        pairs = {(pair.video_a, pair.video_b): pair for pair in aligned} | same_bytes
+        clusters = group(pairs.values(), sources)
+        kept = {cluster.keep.video_id for cluster in clusters}
+        told = {member.copy.video_id for cluster in clusters for member in cluster.copies}
+        counted = set(frames.video_ids) - (told - kept)
     return Duplicates(
         pairs=tuple(pairs[key] for key in sorted(pairs)),
-        clusters=tuple(group(pairs.values(), sources)),
+        clusters=tuple(clusters),
         sources=tuple(itertools.chain.from_iterable(sources.values())),
         num_videos=len(frames),
         least_score=least,

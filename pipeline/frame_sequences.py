@@ -1,7 +1,7 @@
 """The frame vectors of a cache as one sequence a video, comparable across videos.
 
-Features of one encoder have a large mean in common. The mean over videos is taken away, so that a
-long video does not outweigh the others.
+Features of one encoder have a large mean in common, which is taken away: that over videos, so that
+a long one does not outweigh the others.
 
 Shapes: N frames of all videos, D channels.
 """
@@ -9,15 +9,15 @@ Shapes: N frames of all videos, D channels.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.aligning import Sequence
 from pipeline.cache import FeatureCache
-from pipeline.clip_vectors import turn_to_directions
+from pipeline.clip_vectors import to_directions
 from pipeline.pooling import pool_frames
 
 BLACK = 0.98
@@ -32,13 +32,29 @@ class FrameSequences:
     starts: npt.NDArray[np.int64]
     """(videos + 1,): where the frames of a video begin."""
     vectors: npt.NDArray[np.float16]
-    """(N, D), centred, of length 1."""
+    """(N, D); once centred, of length 1."""
     times: npt.NDArray[np.float64]
     """(N,): on the sources' own clocks."""
     step_seconds: float
 
     def __len__(self) -> int:
         return len(self.video_ids)
+
+    def centred(self, video_ids: Collection[str]) -> FrameSequences:
+        """The same frames as seen from the mean over these videos, of length 1."""
+        bounds = itertools.pairwise(self.starts.tolist())
+        videos = [slice(begin, end) for begin, end in bounds]
+        total_D = np.zeros(self.vectors.shape[1], dtype=np.float64)
+        num = 0
+        for video_id, own in zip(self.video_ids, videos, strict=True):
+            if video_id in video_ids and own.stop > own.start:
+                total_D += self.vectors[own].mean(axis=0, dtype=np.float64)
+                num += 1
+        centre_D = (total_D / max(1, num)).astype(np.float32)
+        vectors_ND = np.empty_like(self.vectors)
+        for own in videos:  # a video at a time, for memory
+            vectors_ND[own] = to_directions(self.vectors[own].astype(np.float32), centre_D=centre_D)
+        return replace(self, vectors=vectors_ND)
 
     def sequence(self, number: int) -> Sequence:
         """Of the video with that number."""
@@ -77,7 +93,6 @@ def read_sequences(
     order = np.lexsort((times_N, owners_N))
     vectors_ND, times_N, owners_N = vectors_ND[order], times_N[order], owners_N[order]
     bounds = np.searchsorted(owners_N, np.arange(len(ids) + 1))
-    _centre(vectors_ND, bounds)
     return FrameSequences(
         video_ids=tuple(ids),
         starts=bounds,
@@ -91,17 +106,3 @@ def _codes(video_ids: list[str]) -> tuple[npt.NDArray[np.int64], list[str]]:
     numbers: dict[str, int] = {}
     codes = [numbers.setdefault(video_id, len(numbers)) for video_id in video_ids]
     return np.array(codes, dtype=np.int64), list(numbers)
-
-
-def _centre(vectors_ND: npt.NDArray[np.float16], bounds: npt.NDArray[np.int64]) -> None:
-    videos = [slice(a, b) for a, b in itertools.pairwise(bounds.tolist()) if b > a]
-    if not videos:
-        return
-    total_D = np.zeros(vectors_ND.shape[1], dtype=np.float64)
-    for own in videos:
-        total_D += vectors_ND[own].mean(axis=0, dtype=np.float64)
-    mean_D = (total_D / len(videos)).astype(np.float32)
-    for own in videos:  # a video at a time, for memory
-        directions_TD = vectors_ND[own].astype(np.float32)
-        turn_to_directions(directions_TD, centre_D=mean_D)
-        vectors_ND[own] = directions_TD

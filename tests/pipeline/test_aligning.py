@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.aligning import LEAST_FRAMES, Sequence, align, count_distinct
 
-LEAST = 0.5
+LEAST = 0.6
 seeds = st.integers(0, 10_000)
 
 
