@@ -24,7 +24,7 @@ Kind = Literal["flat", "hnsw", "ivf"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FLAT_BELOW = 20_000
 """Vectors."""
-LEAST_RECALL = 0.985
+LEAST_RECALL = 0.99
 """Of the ten nearest, what effort is raised for; a little more than is promised."""
 NUM_NEIGHBOURS, BUILD_EFFORT = 24, 80
 """Of hnsw: M and efConstruction."""
