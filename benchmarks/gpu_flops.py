@@ -19,8 +19,9 @@ def clip_flops(encoder: str, *, num_blocks: int, num_frames: int) -> float:
 
 
 def num_blocks(encoder: str, *, layer: int) -> int:
-    """How many blocks run for a layer that is counted from the end."""
-    depth: int = encoder_module(encoder).SIZES[encoder].depth
+    """How many blocks run for a layer that is counted from the end. KeyError: it has no blocks."""
+    sizes = getattr(encoder_module(encoder), "SIZES", {})
+    depth: int = sizes[encoder].depth
     return depth + 1 + layer
 
 

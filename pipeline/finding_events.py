@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -185,13 +184,3 @@ def _keep(cache: FeatureCache, detector: Detector, known: Mapping[str, Sequence[
         events=[event for events in known.values() for event in events],
         made_by={**detector.made_by, NOTHING_FOUND: in_vain},
     )
-
-
-def how_to_make(kind: str, *, root: str) -> str:
-    """The command that makes the table of a kind, in words."""
-    option = {
-        SCENE: "--scenes",
-        SPEECH: "--speech",
-        TRANSCRIPT: "--transcripts WHISPER_FOLDER",
-    }.get(kind, f"--import FILE --kind {kind}")
-    return f"pipeline events {shlex.quote(root)} {option}"
