@@ -40,8 +40,8 @@ PIECE = 8192
 """Clips in memory at a time: about a shard."""
 BARE = "faiss flat"
 LEAST_RECALL = 0.98
-MOST_HNSW = 200_000
-"""Vectors; more take too long."""
+MOST_SLOW = 200_000
+"""Vectors of which hnsw, and what is hard to find, is measured; more take too long."""
 ROOM = 3.0
 """Times the bytes of all vectors in float32 that have to be free for bare faiss."""
 
@@ -91,16 +91,16 @@ def main() -> int:
     print(f"load {watch.load:.1f} on {watch.num_cores} cores, faiss {load_faiss().__version__}")
     write_report({"rows": rows, "load": watch.load, "cores": watch.num_cores}, options.json)
     missed = [
-        row for row in rows if row["data"] == "clips" and row.get("recall_at_10", 1) < LEAST_RECALL
+        row for row in rows if row["data"] != "noise" and row.get("recall_at_10", 1) < LEAST_RECALL
     ]
     return 1 if missed else 0
 
 
 def cases(sizes: tuple[int, ...], *, dim: int, threads: int) -> Iterator[Case]:
-    """The kind that a size has, and its neighbours; what is hardest only at the smallest size."""
-    for number, num in enumerate(sizes):
-        for data in ("clips", "smooth", "noise") if number == 0 else ("clips",):
-            kinds = ["ivf"] if num > MOST_HNSW or data == "noise" else ["hnsw", "ivf"]
+    """Bare faiss, and the kinds beside it."""
+    for num in sizes:
+        for data in ("clips",) if num > MOST_SLOW else ("clips", "smooth", "noise"):
+            kinds = ["ivf"] if num > MOST_SLOW or data == "noise" else ["hnsw", "ivf"]
             for kind in (BARE, *kinds):
                 yield Case(data=data, num=num, kind=kind, dim=dim, threads=threads)
 

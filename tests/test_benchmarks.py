@@ -80,6 +80,17 @@ def test_ways_of_storing_are_measured(tmp_path: Path) -> None:
     assert all(row["gigabytes"] > 0 for row in report["reading"])
 
 
+def test_the_search_index_is_measured_beside_bare_faiss(tmp_path: Path) -> None:
+    said, report = run("search", "--tiny", "--folder", str(tmp_path), numbers=tmp_path / "s.json")
+    assert "faiss flat" in said
+    rows = {(row["data"], row["kind"]): row for row in report["rows"]}
+    for kind in ("hnsw", "ivf"):
+        assert rows["clips", kind]["recall_at_10"] >= 0.98
+    assert rows["clips", "ivf"]["megabytes"] < rows["clips", "faiss flat"]["megabytes"]
+    assert rows["noise", "ivf"]["effort"] > rows["clips", "ivf"]["effort"]
+    assert not list(tmp_path.glob("reelcache-bench-*"))
+
+
 def test_apollo_compact_is_a_fourteenth_of_apollo() -> None:
     sizes = {row["name"]: row["gigabytes_at_2_fps"] for row in storage.hour_bytes()}
     assert sizes["float16, native grids"] == pytest.approx(17.3, abs=0.1)
