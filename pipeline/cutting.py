@@ -112,7 +112,7 @@ def cut_file(
 ) -> None:
     """Write `target`, whole or not at all, over what is there.
 
-    `container` is what the probe says; nothing else is opened. VideoError: timeout, crashed,
+    `container` is what the probe says; nothing else is opened. VideoError: timed_out, crashed,
     no_frames. UsageError: there is no ffmpeg program. StorageError.
     """
     temporary = target.with_name(f".{uuid.uuid4().hex}.mp4")
@@ -145,7 +145,7 @@ def cut_file(
             raise VideoError("no_frames", "ffmpeg found none in the span")
         temporary.replace(target)
     except subprocess.TimeoutExpired as error:
-        raise VideoError("timeout", f"ffmpeg took more than {most_seconds:.0f} s") from error
+        raise VideoError("timed_out", f"ffmpeg took more than {most_seconds:.0f} s") from error
     except OSError as error:
         raise StorageError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import av
@@ -147,7 +148,7 @@ def test_only_the_container_that_was_probed_is_opened(tmp_path: Path):
 
 def test_a_cut_that_takes_too_long_is_given_up(clips: ClipShelf, tmp_path: Path):
     limits = DecodeLimits(base_seconds=0.001, factor=0.0)
-    with pytest.raises(VideoError, match="timeout"):
+    with pytest.raises(VideoError, match="timed_out"):
         cut_file(
             str(clips["25.mp4"].path),
             tmp_path / "cut.mp4",
@@ -194,6 +195,21 @@ def test_spans_are_cut_from_where_the_files_lie_now(
         assert cut.path is not None
         assert cut.path.name == "001_first-clip_0.00-2.00s.mp4"
         assert [number for number, _ in frames_of(cut.path)] == list(range(50))
+
+
+def test_a_span_that_takes_too_long_is_told_with_its_reason(
+    small_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def hang(command: list[str], *, timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    with open_cache(small_cache) as cache:
+        video_id = next(iter(cache.videos))
+        span = span_of(video_id=video_id, key=cache.videos[video_id][0])
+        (cut,) = cut_spans(cache, [span], tmp_path / "cuts")
+    assert cut.path is None
+    assert cut.why_not.startswith("timed_out (decoding made no progress")
 
 
 def test_a_source_that_is_gone_or_another_one_is_said(clips: ClipShelf, tmp_path: Path):
