@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.extents import Extents
+from pipeline.extents import Extents, group_rows
 from pipeline.layout import CacheLayout
 from pipeline.open_tars import OpenTars
 from pipeline.places import read_bytes, to_place
@@ -130,6 +131,12 @@ class FeatureCache:
         for key, number in self._rows.items():
             videos.setdefault(ids[number], []).append(key)
         return videos
+
+    @functools.cached_property
+    def rows_by_video(self) -> dict[str, npt.NDArray[np.int64]]:
+        """video_id -> rows of its samples in the index, in their order."""
+        codes = self._table.column("video_id").combine_chunks().dictionary_encode()
+        return group_rows(codes.indices.to_numpy(), codes.dictionary.to_pylist())
 
     @functools.cached_property
     def aliases(self) -> dict[str, str]:

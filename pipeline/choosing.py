@@ -92,11 +92,7 @@ class _Names:
 
     def __init__(self, cache: FeatureCache) -> None:
         index = cache.index
-        codes = index.column("video_id").combine_chunks().dictionary_encode()
-        order = np.argsort(codes.indices.to_numpy(), kind="stable")
-        counts = np.bincount(codes.indices.to_numpy(), minlength=len(codes.dictionary))
-        parts = np.split(order, np.cumsum(counts)[:-1])
-        self._rows_of = dict(zip(codes.dictionary.to_pylist(), parts, strict=True))
+        self._rows_of = cache.rows_by_video
         self._starts = index.column("start_seconds").to_numpy()
         self._ends = index.column("end_seconds").to_numpy()
         self._probes: dict[str, list[Probe]] = {}

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import subprocess
 import uuid
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 import ffmpeg
@@ -18,12 +18,10 @@ import imageio_ffmpeg
 
 from pipeline.cache import FeatureCache
 from pipeline.fetching import Fetcher
-from pipeline.planning import read_plan
 from pipeline.probing import read_probes
-from pipeline.recovering import follow_moves
 from pipeline.searching import FoundSpan
+from pipeline.video_sources import newest_pieces
 from schemas.errors import StorageError, UsageError, VideoError
-from schemas.plan import Piece
 from schemas.recipe import DecodeLimits
 from schemas.reject import REASONS
 
@@ -56,9 +54,9 @@ def cut_spans(cache: FeatureCache, spans: Sequence[FoundSpan], folder: Path) -> 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"{folder}: cannot be written: {error.strerror}") from error
-    video_ids = {span.video_id for span in spans}
-    pieces = pieces_by_video(cache, video_ids)
-    containers = {probe.video_id: probe.container for probe in read_probes(cache.layout)}
+    probes = read_probes(cache.layout)
+    pieces = newest_pieces(cache, probes, video_ids={span.video_id for span in spans})
+    containers = {probe.video_id: probe.container for probe in probes}
     with Fetcher() as files:
         for span in spans:
             path = folder / cut_name(span)
@@ -82,16 +80,6 @@ def cut_spans(cache: FeatureCache, spans: Sequence[FoundSpan], folder: Path) -> 
             except VideoError as error:
                 why = f"{error.reason} ({REASONS[error.reason][0]})"
                 yield Cut(span=span, path=None, why_not=f"{why}: {error.detail}".rstrip(": "))
-
-
-def pieces_by_video(cache: FeatureCache, video_ids: Collection[str]) -> dict[str, Piece]:
-    """video_id -> a piece of it, whose file is where equal content lies now."""
-    specs = [
-        replace(spec, pieces=tuple(one for one in spec.pieces if one.video_id in video_ids))
-        for spec in read_plan(cache.layout)
-    ]
-    moved = follow_moves(specs, read_probes(cache.layout))
-    return {piece.video_id: piece for spec in moved for piece in spec.pieces}
 
 
 def cut_name(span: FoundSpan) -> str:

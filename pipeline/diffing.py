@@ -154,11 +154,7 @@ class _Table:
 
     def __init__(self, cache: FeatureCache) -> None:
         index = cache.index
-        codes = index.column("video_id").combine_chunks().dictionary_encode()
-        order = np.argsort(codes.indices.to_numpy(), kind="stable")
-        counts = np.bincount(codes.indices.to_numpy(), minlength=len(codes.dictionary))
-        parts = np.split(order, np.cumsum(counts)[:-1])
-        self.rows: dict[str, Indices] = dict(zip(codes.dictionary.to_pylist(), parts, strict=True))
+        self.rows = cache.rows_by_video
         self.clips = index.column("clip_index").to_numpy()
         starts, ends = (index.column(f"{name}_seconds").to_numpy() for name in ("start", "end"))
         self.times_N2 = np.stack([starts, ends], axis=1)

@@ -57,6 +57,10 @@ class Extents:
             member_bytes=index.column("member_bytes").combine_chunks().flatten().to_numpy(),
         )
 
+    def rows_by_shard(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Name of a shard -> its rows, in their order."""
+        return group_rows(self.shard_codes, self.shard_names)
+
     def members(self, row: int) -> Iterator[tuple[str, int, int]]:
         """(name, offset in the tar, bytes) of each member of a row."""
         where = slice(self.first_member[row], self.first_member[row + 1])
@@ -86,3 +90,13 @@ class Extents:
         offsets[row, column] = self.member_offsets[member]
         num_bytes[row, column] = self.member_bytes[member]
         return offsets, num_bytes
+
+
+def group_rows(
+    codes: npt.NDArray[np.integer], names: Sequence[str]
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Name -> rows of its code, in their order; `codes` are (N,) places in `names`."""
+    order = np.argsort(codes, kind="stable")
+    counts = np.bincount(codes, minlength=len(names))
+    parts = np.split(order, np.cumsum(counts)[:-1])
+    return dict(zip(names, parts, strict=True)) if len(names) else {}

@@ -22,7 +22,6 @@ from pipeline.search_index import (
     publish_search_index,
     read_index_info,
     read_search_index,
-    rows_by_shard,
 )
 from pipeline.vector_building import build_vectors
 from pipeline.vector_index import Kind, choose_kind, load_faiss
@@ -61,7 +60,7 @@ def find_lack(
     cache: FeatureCache, info: SearchIndexInfo | None, *, kind: Kind | None = None
 ) -> Lack:
     """What has to be done. `kind` None: as was asked for before, else by size."""
-    num_of = {name: len(rows) for name, rows in rows_by_shard(cache).items()}
+    num_of = {name: len(rows) for name, rows in cache.extents.rows_by_shard().items()}
     total = sum(num_of.values())
     why = NONE_YET if info is None else ""
     if info is not None:
@@ -143,7 +142,7 @@ def _choose(num_vectors: int, *, asked: str) -> Kind:
 def _build(
     cache: FeatureCache, *, stream: str, space: Space, frames: FrameSource, asked: str
 ) -> SearchIndexInfo:
-    shards = {name: len(rows) for name, rows in rows_by_shard(cache).items()}
+    shards = {name: len(rows) for name, rows in cache.extents.rows_by_shard().items()}
     total = len(cache)
     kind = _choose(total, asked=asked)
     built = build_vectors(

@@ -63,11 +63,9 @@ def pool_frames(
             f"no stream {stream!r} in the cache{nearest(stream, cache.streams)}",
             hint=f"it has: {', '.join(cache.streams)}",
         )
-    extents = cache.extents
-    for code, shard in enumerate(extents.shard_names):
+    for shard, rows in cache.extents.rows_by_shard().items():
         if shards is not None and shard not in shards:
             continue
-        rows = np.flatnonzero(extents.shard_codes == code)
         path = cache.layout.vectors_of(kept_as or stream, shard)
         vectors_NGD = _kept(path, shape=_shape(cache, stream, len(rows)))
         if vectors_NGD is None:

@@ -18,10 +18,9 @@ from pipeline.feature_errors import FeatureErrors, Features, StreamDifference
 from pipeline.fetching import Fetcher
 from pipeline.hearing_ahead import ClipSound, HearAhead
 from pipeline.jail import DecoderProcess
-from pipeline.planning import read_plan
 from pipeline.prefetching import first_order
 from pipeline.probing import read_probes
-from pipeline.recovering import follow_moves
+from pipeline.video_sources import newest_pieces
 from schemas.compact import pool_by_area
 from schemas.errors import VideoError
 from schemas.plan import Piece
@@ -59,7 +58,7 @@ def reencode_sample(
     recipe = as_stamped(cache.recipe, stamps)
     encoders = load_encoders(recipe, stamps=stamps, runtime=runtime or Runtime())
     keys = _choose(cache, num_clips)
-    pieces = _pieces(cache)
+    pieces = newest_pieces(cache, read_probes(cache.layout), video_ids=cache.videos)
     not_encoded: Counter[str] = Counter()
     findings: list[tuple[str, str, str]] = []
     names = [*cache.streams, *([] if encoders.sound is None else [AUDIO])]
@@ -129,11 +128,6 @@ def _choose(cache: FeatureCache, num_clips: int) -> list[str]:
         if len(chosen) >= num_clips:
             break
     return chosen[:num_clips]
-
-
-def _pieces(cache: FeatureCache) -> dict[str, Piece]:
-    specs = follow_moves(read_plan(cache.layout), read_probes(cache.layout))
-    return {piece.video_id: piece for spec in specs for piece in spec.pieces}
 
 
 def _decode(

@@ -206,20 +206,12 @@ def publish_search_index(
 
 def rows_of_vectors(cache: FeatureCache, info: SearchIndexInfo) -> Numbers:
     """(num_vectors,): which row of the cache's index each is of; -1 where its shard is gone."""
-    rows_of = rows_by_shard(cache)
+    rows_of = cache.extents.rows_by_shard()
     parts = [
         rows_of[name] if len(rows_of.get(name, ())) == num else np.full(num, -1, dtype=np.int64)
         for name, num in info.shards
     ]
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-
-
-def rows_by_shard(cache: FeatureCache) -> dict[str, Numbers]:
-    """Shard -> rows of the cache's index, in its order."""
-    codes, names = cache.extents.shard_codes, cache.extents.shard_names
-    order = np.argsort(codes, kind="stable")
-    parts = np.split(order, np.searchsorted(codes[order], np.arange(1, len(names))))
-    return dict(zip(names, parts, strict=True)) if names else {}
 
 
 def file_digest(path: Path) -> str:

@@ -14,7 +14,7 @@ from pipeline.clip_vectors import Vectors, mean_of_frames, to_directions
 from pipeline.places import read_bytes
 from pipeline.pooling import Pool, mean_of_grids
 from pipeline.probing import read_probes
-from pipeline.search_index import SearchIndex, rows_by_shard
+from pipeline.search_index import SearchIndex
 from schemas.errors import CacheDamaged, UsageError
 from schemas.sample import decode_npy
 
@@ -80,7 +80,7 @@ def vector_of_clip(
 
 
 def _kept_frames(cache: FeatureCache, key: str, *, shard: str, kept_as: str) -> Vectors | None:
-    rows = rows_by_shard(cache)[shard]
+    rows = cache.extents.rows_by_shard()[shard]
     names = cache.index.column("key").take(rows).to_pylist()
     try:
         vectors_NGD = decode_npy(read_bytes(cache.layout.vectors_of(kept_as, shard)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.cache import FeatureCache
@@ -12,6 +12,7 @@ from pipeline.probing import read_probes
 from pipeline.recovering import follow_moves
 from schemas.plan import Piece
 from schemas.timeline import Grid
+from schemas.video import Probe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,20 +42,29 @@ def video_sources(cache: FeatureCache, *, video_ids: Collection[str]) -> list[Vi
     Whether a file is there and unchanged, only opening it tells. CacheDamaged.
     """
     probes = [probe for probe in read_probes(cache.layout) if probe.reject is None]
-    wanted = frozenset(video_ids)
-    specs = [
-        replace(spec, pieces=tuple(one for one in spec.pieces if one.video_id in wanted))
-        for spec in read_plan(cache.layout)
-    ]
-    moved = follow_moves((spec for spec in specs if spec.pieces), probes)
-    # Of a video that was planned again the newest piece counts.
-    pieces = {piece.video_id: piece for spec in moved for piece in spec.pieces}
+    pieces = newest_pieces(cache, probes, video_ids=video_ids)
     firsts = {probe.video_id: probe.first_seconds for probe in probes}
     return [
         _source(pieces[video_id], firsts[video_id], cache)
         for video_id in sorted(pieces)
         if video_id in firsts
     ]
+
+
+def newest_pieces(
+    cache: FeatureCache, probes: Sequence[Probe], *, video_ids: Collection[str]
+) -> dict[str, Piece]:
+    """video_id -> the piece of it that was planned last, whose file is where it lies now.
+
+    If equal content of it has moved, that is where one of `probes`, the cache's, has it.
+    CacheDamaged.
+    """
+    wanted = frozenset(video_ids)
+    specs = [
+        replace(spec, pieces=tuple(one for one in spec.pieces if one.video_id in wanted))
+        for spec in read_plan(cache.layout)
+    ]
+    return {piece.video_id: piece for spec in follow_moves(specs, probes) for piece in spec.pieces}
 
 
 def _source(piece: Piece, first_seconds: float, cache: FeatureCache) -> VideoSource:
