@@ -168,7 +168,7 @@ class FeatureCache:
 
     def row(self, key: str) -> SampleRow:
         """What the index says of a sample. UsageError: no such key."""
-        number = self._number(key)
+        number = self.number(key)
         fields = {name: column[number].as_py() for name, column in self._columns.items()}
         names = fields.pop("member_names")
         places = zip(fields.pop("member_offsets"), fields.pop("member_bytes"), strict=True)
@@ -182,7 +182,14 @@ class FeatureCache:
 
         Its arrays alias the buffer: pass the same one again only when they are no longer needed.
         """
-        number, extents = self._number(key), self.extents
+        members = self.read_members(self.number(key), buffer=buffer)
+        return Sample.from_members(key, members, streams=self.streams)
+
+    def read_members(
+        self, number: int, *, buffer: bytearray | memoryview | None = None
+    ) -> dict[str, memoryview]:
+        """Member name -> its bytes, of the sample in a row of the index; otherwise as `read`."""
+        extents = self.extents
         num_bytes, offset = int(extents.num_bytes[number]), int(extents.offsets[number])
         # Not a bytearray: that would be filled with zeros first.
         fresh = np.empty(num_bytes, dtype=np.uint8).data if buffer is None else buffer
@@ -192,12 +199,21 @@ class FeatureCache:
         view = view[:num_bytes]
         shard = extents.shard_names[extents.shard_codes[number]]
         if self.tars.read_into(shard, [view], offset=offset) != num_bytes:
+            key = self._columns["key"][number].as_py()
             raise self.damaged(f"{self.layout.tar(shard)} ends inside {key}")
-        members = {
+        return {
             name: view[start - offset : start - offset + size]
             for name, start, size in extents.members(number)
         }
-        return Sample.from_members(key, members, streams=self.streams)
+
+    def number(self, key: str) -> int:
+        """The row of the index that a sample has. UsageError: no such key."""
+        if key not in self._rows:
+            raise UsageError(
+                f"no sample {key!r} in {self.layout.root}{nearest(key, self._rows)}",
+                hint=f"see: pipeline inspect {shlex.quote(str(self.layout.root))}",
+            )
+        return self._rows[key]
 
     def close(self) -> None:
         """Close the open tars; reading again opens them again."""
@@ -221,14 +237,6 @@ class FeatureCache:
     @functools.cached_property
     def _columns(self) -> dict[str, Any]:
         return {name: self._table.column(name) for name in INDEX_SCHEMA.names}
-
-    def _number(self, key: str) -> int:
-        if key not in self._rows:
-            raise UsageError(
-                f"no sample {key!r} in {self.layout.root}{nearest(key, self._rows)}",
-                hint=f"see: pipeline inspect {shlex.quote(str(self.layout.root))}",
-            )
-        return self._rows[key]
 
 
 def open_cache(path: str | os.PathLike[str]) -> FeatureCache:

@@ -17,8 +17,6 @@ from schemas.compact import pool_by_area
 from schemas.recipe import AUDIO
 from schemas.sample import AUDIO_MEMBER, SCALE_MEMBER, Sample
 
-Members = dict[str, memoryview]
-
 
 @dataclass(slots=True)
 class StreamDiff:
@@ -75,7 +73,7 @@ class ClipComparison:
             return
         key = self._keys[row_a].as_py()
         found = [
-            _read(cache, row, key) for cache, row in zip(self._caches, (row_a, row_b), strict=True)
+            cache.read_members(row) for cache, row in zip(self._caches, (row_a, row_b), strict=True)
         ]
         differing = {
             name
@@ -133,19 +131,6 @@ class ClipComparison:
         cosine = sums.add(*aligned)
         if cosine < self._least.get(one.name, math.inf):
             self._least[one.name], one.worst_key = cosine, key
-
-
-def _read(cache: FeatureCache, row: int, key: str) -> Members:
-    extents = cache.extents
-    offset, size = int(extents.offsets[row]), int(extents.num_bytes[row])
-    shard = extents.shard_names[int(extents.shard_codes[row])]
-    view = memoryview(np.empty(size, dtype=np.uint8).data).cast("B")
-    if cache.tars.read_into(shard, [view], offset=offset) != size:
-        raise cache.damaged(f"{cache.layout.tar(shard)} ends inside {key}")
-    return {
-        name: view[start - offset : start - offset + count]
-        for name, start, count in extents.members(row)
-    }
 
 
 def _is_same(a: memoryview | None, b: memoryview | None) -> bool:

@@ -21,13 +21,19 @@ def mean_of_frames(
     vectors_NGD: npt.NDArray[np.floating], num_frames_N: npt.NDArray[np.integer], *, T: int
 ) -> Vectors:
     """(N, D) float32: the mean over the grids that show a real frame, as of `num_frames_N`."""
-    G = vectors_NGD.shape[1]
-    real_N = np.clip(-(-num_frames_N.astype(np.int64) * G // T), 1, G)
-    weights_NG = (np.arange(G) < real_N[:, None]) / real_N[:, None]
+    shown_NG = shown_grids(num_frames_N, G=vectors_NGD.shape[1], T=T)
+    weights_NG = shown_NG / shown_NG.sum(axis=1, keepdims=True)
     means: Vectors = np.einsum(
         "ng,ngd->nd", weights_NG.astype(np.float32), vectors_NGD.astype(np.float32)
     )
     return means
+
+
+def shown_grids(num_frames_N: npt.NDArray[np.integer], *, G: int, T: int) -> npt.NDArray[np.bool_]:
+    """(N, G): which grids of a clip show a real frame; the first one always."""
+    real_N = np.clip(-(-num_frames_N.astype(np.int64) * G // T), 1, G)
+    shown_NG: npt.NDArray[np.bool_] = np.arange(G) < real_N[:, None]
+    return shown_NG
 
 
 def to_directions(vectors_ND: Vectors, *, centre_D: Vectors) -> Vectors:

@@ -27,6 +27,8 @@ FEW_DISTINCT, FEW_MARGIN = 2, 0.8
 """So few unlike frames count if the score goes that part of the way from the least one to 1."""
 COVERED = 0.8
 """Share of a video's frames that another one has to have to stand for it."""
+Spans = dict[str, tuple[float, float]]
+"""video_id -> when its first clip begins, and its last one ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +64,15 @@ def find_duplicates(
     probes = [probe for probe in read_probes(cache.layout) if probe.video_id in cache.videos]
     sources = _sources(cache, probes)
     frames = read_sequences(cache, stream=stream, on_samples=on_samples)
-    ends = _ends(cache)
-    same_bytes = {(pair.video_a, pair.video_b): pair for pair in _same_bytes(cache, probes)}
+    spans = _spans(cache)
+    same_bytes = {(pair.video_a, pair.video_b): pair for pair in _same_bytes(probes, spans)}
     pairs: dict[tuple[str, str], Pair] = {}
     clusters: list[Cluster] = []
     counted = set(frames.video_ids)
     # Twice: a video with many copies pulls the centre to itself, from where its own copies look
     # unlike. The second time each cluster counts once.
     for _ in range(2):
-        aligned = _aligned(frames.centred(counted), least_score=least, ends=ends)
+        aligned = _aligned(frames.centred(counted), least_score=least, spans=spans)
         pairs = {(pair.video_a, pair.video_b): pair for pair in aligned} | same_bytes
         clusters = group(pairs.values(), sources)
         kept = {cluster.keep.video_id for cluster in clusters}
@@ -163,32 +165,30 @@ def _sources(cache: FeatureCache, probes: Iterable[Probe]) -> dict[str, Sequence
     }
 
 
-def _ends(cache: FeatureCache) -> dict[str, float]:
-    columns = cache.index.select(["video_id", "end_seconds"]).to_pydict()
-    ends: dict[str, float] = {}
-    for video_id, end in zip(*columns.values(), strict=True):
-        ends[video_id] = max(end, ends.get(video_id, end))
-    return ends
+def _spans(cache: FeatureCache) -> Spans:
+    starts, ends = (cache.index.column(f"{one}_seconds").to_numpy() for one in ("start", "end"))
+    return {
+        video_id: (float(starts[rows].min()), float(ends[rows].max()))
+        for video_id, rows in cache.rows_by_video.items()
+    }
 
 
-def _same_bytes(cache: FeatureCache, probes: Iterable[Probe]) -> Iterable[Pair]:
+def _same_bytes(probes: Iterable[Probe], spans: Spans) -> Iterable[Pair]:
     """Of sources with ids that the user gave: else equal bytes have one id."""
     by_content: dict[object, set[str]] = defaultdict(set)
     for probe in probes:
         if probe.content_sha256:
             span = probe.source.start_seconds, probe.source.end_seconds
             by_content[probe.content_sha256, *span].add(probe.video_id)
-    ends = _ends(cache)
-    starts = {video_id: cache.row(keys[0]).start_seconds for video_id, keys in cache.videos.items()}
     for video_ids in by_content.values():
         for a, b in itertools.combinations(sorted(video_ids), 2):
             yield Pair(
                 video_a=a,
                 video_b=b,
-                start_a_seconds=starts[a],
-                end_a_seconds=ends[a],
-                start_b_seconds=starts[b],
-                end_b_seconds=ends[b],
+                start_a_seconds=spans[a][0],
+                end_a_seconds=spans[a][1],
+                start_b_seconds=spans[b][0],
+                end_b_seconds=spans[b][1],
                 score=1.0,
                 kind="exact",
                 covers_a=1.0,
@@ -196,9 +196,7 @@ def _same_bytes(cache: FeatureCache, probes: Iterable[Probe]) -> Iterable[Pair]:
             )
 
 
-def _aligned(
-    frames: FrameSequences, *, least_score: float, ends: dict[str, float]
-) -> Iterable[Pair]:
+def _aligned(frames: FrameSequences, *, least_score: float, spans: Spans) -> Iterable[Pair]:
     few_score = least_score + FEW_MARGIN * (1 - least_score)
     for found in find_candidates(frames, least_score=least_score):
         a, b = sorted(found, key=lambda number: frames.video_ids[number])
@@ -206,29 +204,27 @@ def _aligned(
         if overlap is None or overlap.num_distinct < FEW_DISTINCT:
             continue
         if overlap.num_distinct > FEW_DISTINCT or overlap.score >= few_score:
-            yield _pair(frames, a, b, overlap, ends=ends)
+            yield _pair(frames, a, b, overlap, spans=spans)
 
 
-def _pair(
-    frames: FrameSequences, a: int, b: int, overlap: Overlap, *, ends: dict[str, float]
-) -> Pair:
-    spans, covers = [], []
+def _pair(frames: FrameSequences, a: int, b: int, overlap: Overlap, *, spans: Spans) -> Pair:
+    shared, covers = [], []
     for number, first, last in (
         (a, overlap.first_a, overlap.last_a),
         (b, overlap.first_b, overlap.last_b),
     ):
         sequence = frames.sequence(number)
         end = float(sequence.times[last]) + sequence.step_seconds
-        spans.append((float(sequence.times[first]), min(end, ends[frames.video_ids[number]])))
+        shared.append((float(sequence.times[first]), min(end, spans[frames.video_ids[number]][1])))
         covers.append(_share(first, last, len(sequence.times), rate=overlap.rate, is_b=number == b))
     kind: PairKind = "copy" if min(covers) >= COVERED else "part"
     return Pair(
         video_a=frames.video_ids[a],
         video_b=frames.video_ids[b],
-        start_a_seconds=spans[0][0],
-        end_a_seconds=spans[0][1],
-        start_b_seconds=spans[1][0],
-        end_b_seconds=spans[1][1],
+        start_a_seconds=shared[0][0],
+        end_a_seconds=shared[0][1],
+        start_b_seconds=shared[1][0],
+        end_b_seconds=shared[1][1],
         score=overlap.score,
         kind=kind,
         covers_a=covers[0],

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pipeline.deduplicating import Duplicates
 from pipeline.duplicate import Copy
 from pipeline.layout import CacheLayout
-from pipeline.places import Place, is_file, to_place
+from pipeline.places import is_file, to_place
 from pipeline.storage import publish_rows, read_table, table_rows
 from schemas.errors import CacheDamaged, UsageError
 
@@ -55,21 +55,15 @@ class Superfluous:
 def write_duplicates(layout: CacheLayout, found: Duplicates) -> None:
     """CACHE/duplicates/clusters.parquet and pairs.parquet. StorageError."""
     pairs = [{name: getattr(pair, name) for name in PAIR_SCHEMA.names} for pair in found.pairs]
-    folder, scratch = layout.root / "duplicates", layout.scratch
-    publish_rows(pairs, PAIR_SCHEMA, folder / "pairs.parquet", scratch=scratch)
-    publish_rows(_cluster_rows(found), CLUSTER_SCHEMA, clusters_of(layout), scratch=scratch)
-
-
-def clusters_of(layout: CacheLayout) -> Place:
-    """Where the table of clusters lies."""
-    return layout.root / "duplicates" / "clusters.parquet"
+    publish_rows(pairs, PAIR_SCHEMA, layout.pairs, scratch=layout.scratch)
+    publish_rows(_cluster_rows(found), CLUSTER_SCHEMA, layout.clusters, scratch=layout.scratch)
 
 
 def read_superfluous(where: str) -> list[Superfluous]:
     """Of a cache, or of a table of clusters. UsageError: there is none. CacheDamaged."""
     place = to_place(where)
     if not where.endswith(".parquet"):
-        place = clusters_of(CacheLayout(place))
+        place = CacheLayout(place).clusters
     if not is_file(place):
         raise UsageError(
             f"{place}: no table of duplicates", hint="make it with: pipeline dedup CACHE"

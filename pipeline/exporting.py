@@ -20,6 +20,7 @@ import pyarrow as pa
 from pipeline.cache import FeatureCache
 from pipeline.clip_columns import OF_VIDEOS, clip_columns
 from pipeline.layout import CacheLayout
+from pipeline.peeking import peek
 from pipeline.places import Place, list_sizes, scratch_for
 from pipeline.storage import publish_bytes, storage_errors
 from schemas.compact import as_float16
@@ -229,26 +230,15 @@ def _wanted_members(options: ExportOptions) -> frozenset[str]:
 
 
 def _read(cache: FeatureCache, row: int, wanted: frozenset[str]) -> Sample:
-    extents = cache.extents
-    shard = extents.shard_names[int(extents.shard_codes[row])]
-    places = {name: (at, size) for name, at, size in extents.members(row) if name in wanted}
-    offset, num_bytes = int(extents.offsets[row]), int(extents.num_bytes[row])
-
-    def read(at: int, size: int) -> memoryview:
-        view = memoryview(np.empty(size, dtype=np.uint8).data).cast("B")
-        if cache.tars.read_into(shard, [view], offset=at) != size:
-            raise cache.damaged(f"{cache.layout.tar(shard)} ends inside a sample")
-        return view
-
-    is_remote = not isinstance(cache.layout.root, Path)
-    if is_remote or sum(size for _, size in places.values()) >= MOST_OF_A_SAMPLE * num_bytes:
-        whole = read(offset, num_bytes)
-        members = {
-            name: whole[at - offset : at - offset + size] for name, (at, size) in places.items()
-        }
-    else:
-        members = {name: read(at, size) for name, (at, size) in places.items()}
     key = cache.index.column("key")[row].as_py()
+    num_wanted = sum(size for name, _, size in cache.extents.members(row) if name in wanted)
+    is_remote = not isinstance(cache.layout.root, Path)
+    members: dict[str, memoryview]
+    if is_remote or num_wanted >= MOST_OF_A_SAMPLE * cache.extents.num_bytes[row]:
+        whole = cache.read_members(row)
+        members = {name: data for name, data in whole.items() if name in wanted}
+    else:
+        members = peek(cache, key, names=wanted)
     streams = tuple(name for name in cache.streams if f"{name}.npy" in wanted)
     return Sample.from_members(key, members, streams=streams)
 

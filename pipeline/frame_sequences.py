@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pipeline.aligning import Sequence
 from pipeline.cache import FeatureCache
-from pipeline.clip_vectors import to_directions
+from pipeline.clip_vectors import shown_grids, to_directions
 from pipeline.pooling import pool_frames
 
 BLACK = 0.98
@@ -75,14 +75,13 @@ def read_sequences(
     T, clip_seconds = sampling.frames_per_clip, sampling.frames_per_clip / sampling.fps
     codes, ids = _codes(index.column("video_id").to_pylist())
     starts_N = index.column("start_seconds").to_numpy()
-    num_frames_N = index.column("num_frames").to_numpy().astype(np.int64)
+    num_frames_N = index.column("num_frames").to_numpy()
     black_N = np.array([value or 0.0 for value in index.column("black").to_pylist()])
     vectors, times, owners, step_seconds = [], [], [], clip_seconds
     for part in pool_frames(cache, stream=stream, on_samples=on_samples):
         G = part.vectors.shape[1]
         step_seconds = clip_seconds / G
-        real_N = np.clip(-(-num_frames_N[part.rows] * G // T), 1, G)
-        shown_NG = np.arange(G) < real_N[:, None]
+        shown_NG = shown_grids(num_frames_N[part.rows], G=G, T=T)
         shown_NG &= (black_N[part.rows] < BLACK)[:, None]
         times_NG = starts_N[part.rows][:, None] + np.arange(G) * step_seconds
         vectors.append(part.vectors[shown_NG])

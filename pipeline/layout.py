@@ -46,6 +46,16 @@ class CacheLayout:
         return self.root / "events"
 
     @property
+    def clusters(self) -> Place:
+        """Which sources are duplicates of which."""
+        return self.root / "duplicates" / "clusters.parquet"
+
+    @property
+    def pairs(self) -> Place:
+        """Which videos are alike, and when."""
+        return self.root / "duplicates" / "pairs.parquet"
+
+    @property
     def vectors(self) -> Place:
         return self.root / "vectors"
 

@@ -17,8 +17,9 @@ def peek(cache: FeatureCache, key: str, *, names: Collection[str]) -> dict[str, 
 
     UsageError: no such key. CacheDamaged: the tar cannot be read, or ends inside the sample.
     """
-    row = cache.row(key)
-    wanted = sorted((*row.members[name], name) for name in names if name in row.members)
+    number, extents = cache.number(key), cache.extents
+    shard = extents.shard_names[extents.shard_codes[number]]
+    wanted = sorted((at, size, name) for name, at, size in extents.members(number) if name in names)
     found: dict[str, memoryview] = {}
     while wanted:
         start, end = wanted[0][0], sum(wanted[0][:2])
@@ -27,8 +28,8 @@ def peek(cache: FeatureCache, key: str, *, names: Collection[str]) -> dict[str, 
             end = sum(wanted[count][:2])
             count += 1
         data = np.empty(end - start, dtype=np.uint8).data
-        if cache.tars.read_into(row.shard, [data], offset=start) != len(data):
-            raise cache.damaged(f"{cache.layout.tar(row.shard)} ends inside {key}")
+        if cache.tars.read_into(shard, [data], offset=start) != len(data):
+            raise cache.damaged(f"{cache.layout.tar(shard)} ends inside {key}")
         for offset, size, name in wanted[:count]:
             found[name] = data[offset - start : offset - start + size]
         wanted = wanted[count:]

@@ -21,7 +21,7 @@ class Membership:
 
 def read_memberships(layout: CacheLayout) -> dict[str, Membership]:
     """video_id -> its cluster; empty where duplicates were never looked for. CacheDamaged."""
-    place = layout.root / "duplicates" / "clusters.parquet"
+    place = layout.clusters
     if not is_file(place):
         return {}
     try:

@@ -65,7 +65,7 @@ def dedup(
     from pipeline.duplicate_tables import write_duplicates
 
     with open_cache(cache) as opened:
-        with counted(len(opened), "pooled", text=_clips, quiet=quiet) as progress:
+        with counted(len(opened), "pooled", unit="clip", quiet=quiet) as progress:
             found = find_duplicates(
                 opened,
                 stream=stream or opened.streams[0],
@@ -186,7 +186,3 @@ def _write_list(path: Path, kept: Sequence[Copy]) -> None:
                 writer.writerow((copy.uri, *("" if time is None else time for time in times)))
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-def _clips(count: float) -> str:
-    return count_text(int(count), "clip")

@@ -68,7 +68,7 @@ def diff(
 
     with open_cache(cache_path(a)) as first, open_cache(cache_path(b)) as second:
         total = min(len(first), len(second), sample or len(first))
-        with counted(total, "compared", text=_clips, quiet=quiet) as progress:
+        with counted(total, "compared", unit="clip", quiet=quiet) as progress:
             found = diff_caches(
                 first, second, videos_only=videos_only, max_clips=sample, progress=progress
             )
@@ -77,10 +77,6 @@ def diff(
         else:
             _print(found, first, second, videos_only=videos_only, show_all=show_all)
     return 0 if found.is_same else 1
-
-
-def _clips(count: float) -> str:
-    return count_text(round(count), "clip")
 
 
 def _print(
@@ -119,7 +115,9 @@ def _print_videos(found: CacheDiff, a: FeatureCache, b: FeatureCache, *, show_al
         (video_id, "differs", _words(one)) for one in found.videos for video_id in [one.video_id]
     ]
     for where, cache, ids in (("A", a, found.only_a), ("B", b, found.only_b)):
-        rows += [(one, f"only in {where}", _clips(len(cache.videos[one]))) for one in ids]
+        rows += [
+            (one, f"only in {where}", count_text(len(cache.videos[one]), "clip")) for one in ids
+        ]
     if not rows:
         return
     click.echo()

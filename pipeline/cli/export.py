@@ -98,7 +98,7 @@ def export(
             compression=compression,
         )
         total = int(choice.rows.sum())
-        with counted(total, "written", text=_clips, quiet=quiet) as progress:
+        with counted(total, "written", unit="clip", quiet=quiet) as progress:
             written = export_cache(
                 opened, root, to=to, options=options, rows=choice.rows, progress=progress
             )
@@ -124,7 +124,3 @@ def export(
             ("time", duration_text(seconds)),
         ]
     )
-
-
-def _clips(count: float) -> str:
-    return count_text(round(count), "clip")

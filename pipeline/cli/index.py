@@ -11,6 +11,7 @@ from pipeline.cli.counted import counted
 from pipeline.cli.show import (
     common_options,
     count_text,
+    device_option,
     duration_text,
     print_facts,
     print_json,
@@ -49,7 +50,7 @@ of the shards is kept in cache/vectors/, so that no shard is read twice."""
 )
 @click.option("--rebuild", is_flag=True, help="Make it anew.")
 @weights_option
-@click.option("--device", default="auto", show_default=True, help="Where encoders compute.")
+@device_option
 @common_options
 def index(
     *,
@@ -77,7 +78,7 @@ def index(
         pool: Pool = mean_of_grids
         if space == "text":
             pool = lazy_pool(opened, stream, weights=weights, device=device)
-        with counted(len(opened), "pooled", text=_clips, quiet=quiet) as progress:
+        with counted(len(opened), "pooled", unit="clip", quiet=quiet) as progress:
             made = update_index(
                 opened,
                 stream=stream,
@@ -148,7 +149,3 @@ def _next(cache: str, *, text: bool) -> str:
 
     query = '"a dog that runs"' if text else "--like KEY"
     return f"pipeline search {shlex.quote(cache)} {query}"
-
-
-def _clips(count: float) -> str:
-    return count_text(int(count), "clip")

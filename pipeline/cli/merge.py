@@ -71,10 +71,10 @@ def merge(
         num_links = 0
         if check:
             size = bytes_of_tars(plan.shards)
-            with counted(size, "checked", text=size_text, quiet=quiet) as progress:
+            with counted(size, "checked", quiet=quiet) as progress:
                 check_tars(plan.shards, progress=progress)
         if not dry_run:
-            with counted(plan.num_bytes, "copied", text=size_text, quiet=quiet) as progress:
+            with counted(plan.num_bytes, "copied", quiet=quiet) as progress:
                 num_links = write_merge(plan, layout, link=link, progress=progress)
         seconds = time.monotonic() - began
         num_shards = sum(1 for shard in plan.shards if shard.num_bytes)

@@ -71,7 +71,7 @@ def report(
     check_folder(folder)
     with open_cache(cache) as opened:
         total = len(opened.videos) if limit is None else min(limit, len(opened.videos))
-        with counted(total, "drawn", text=_videos, quiet=quiet) as progress:
+        with counted(total, "drawn", unit="video", quiet=quiet) as progress:
             written = write_report(
                 opened,
                 folder,
@@ -116,7 +116,3 @@ def _local_folder(text: str) -> Path:
             hint="write it here, then copy the folder with the store's own tools",
         )
     return to_path(text)
-
-
-def _videos(count: float) -> str:
-    return count_text(int(count), "video")

@@ -13,6 +13,7 @@ from pipeline.cli.counted import counted
 from pipeline.cli.show import (
     common_options,
     count_text,
+    device_option,
     print_json,
     print_table,
     set_verbosity,
@@ -79,7 +80,7 @@ class _Query:
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Folder of the text tower's tokenizer; by default that of the weights.",
 )
-@click.option("--device", default="auto", show_default=True, help="Where encoders compute.")
+@device_option
 @common_options
 def search(
     *,
@@ -171,7 +172,7 @@ def _open_index(
         if space == "text":
             pool = lazy_pool(cache, stream, weights=query.weights, device=query.device)
         try:
-            with counted(lack.num_clips, "pooled", text=_clips, quiet=quiet) as progress:
+            with counted(lack.num_clips, "pooled", unit="clip", quiet=quiet) as progress:
                 frames = frames_of(
                     cache, stream=stream, space=space, pool=pool, on_samples=progress
                 )
@@ -216,7 +217,7 @@ def _export(
     from pipeline.cutting import cut_spans
 
     cuts: dict[int, Cut] = {}
-    with counted(len(found), "cut", text=_spans, quiet=quiet) as progress:
+    with counted(len(found), "cut", unit="span", quiet=quiet) as progress:
         for cut in cut_spans(cache, found, folder):
             cuts[cut.span.rank] = cut
             progress(1)
@@ -266,11 +267,3 @@ def _print(found: list[FoundSpan], *, quiet: bool) -> None:
 def _say(text: str, *, quiet: bool) -> None:
     if not quiet:
         click.echo(text, err=True)
-
-
-def _clips(count: float) -> str:
-    return count_text(int(count), "clip")
-
-
-def _spans(count: float) -> str:
-    return count_text(int(count), "span")

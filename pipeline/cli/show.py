@@ -35,6 +35,11 @@ weights_option = click.option(
 )
 
 
+device_option = click.option(
+    "--device", default="auto", show_default=True, help="Where encoders compute."
+)
+
+
 def set_verbosity(*, quiet: bool, loud: bool) -> None:
     """Let libraries speak with -v only; they log through root loggers, to stderr."""
     if loud and not quiet:

@@ -102,10 +102,10 @@ def slice_(
         plan = plan_slice(opened, choice)
         if check:
             size = bytes_of_tars(plan.shards)
-            with counted(size, "checked", text=size_text, quiet=quiet) as progress:
+            with counted(size, "checked", quiet=quiet) as progress:
                 check_tars(plan.shards, progress=progress)
         if not dry_run:
-            with counted(plan.num_bytes, "copied", text=size_text, quiet=quiet) as progress:
+            with counted(plan.num_bytes, "copied", quiet=quiet) as progress:
                 write_slice(plan, layout, progress=progress)
         seconds = time.monotonic() - began
         if as_json:

@@ -11,6 +11,7 @@ import click
 from pipeline.cli.show import (
     common_options,
     count_text,
+    device_option,
     print_json,
     print_table,
     set_verbosity,
@@ -51,7 +52,7 @@ REMEDY = (
     help="How many clips --deep encodes again.",
 )
 @weights_option
-@click.option("--device", default="auto", show_default=True, help="Where encoders compute.")
+@device_option
 @common_options
 def verify(
     *,

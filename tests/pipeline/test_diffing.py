@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import beam_runner
-from pipeline import clip_comparison
-from pipeline.cache import open_cache
+from pipeline.cache import FeatureCache, open_cache
 from pipeline.diffing import CacheDiff, diff_caches
 from pipeline.feature_errors import FeatureErrors
 from pipeline.layout import CacheLayout
@@ -61,7 +60,7 @@ def a(tmp_path: Path) -> Path:
 def test_a_cache_is_the_same_as_itself_and_is_not_read(
     a: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clip_comparison, "_read", None)
+    monkeypatch.setattr(FeatureCache, "read_members", None)
     told: list[int] = []
     found = diff(a, a, progress=told.append)
     assert found.is_same

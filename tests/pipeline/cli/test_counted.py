@@ -9,7 +9,6 @@ import pytest
 
 from pipeline.cli import counted as module
 from pipeline.cli.counted import counted
-from pipeline.cli.show import size_text
 
 
 @pytest.fixture
@@ -20,7 +19,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def count(clock: SimpleNamespace, *, quiet: bool = False) -> None:
-    with counted(4000, "copied", text=size_text, quiet=quiet) as tell:
+    with counted(4000, "copied", quiet=quiet) as tell:
         for _ in range(4):
             clock.seconds += 6
             tell(1000)
@@ -54,7 +53,7 @@ def test_nothing_when_quiet(clock: SimpleNamespace, capsys: pytest.CaptureFixtur
 
 
 def test_of_nothing_all_is_done(clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
-    with counted(0, "copied", text=size_text, quiet=False) as tell:
+    with counted(0, "copied", quiet=False) as tell:
         clock.seconds += 60
         tell(0)
     assert capsys.readouterr().err == "0 bytes of 0 bytes copied, 0.0 s left\n"
