@@ -21,18 +21,18 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.browsing import open_browser, visit, why_not
+from benchmarks.handmade import Made, publish_shard
 from benchmarks.timing import LoadWatch, clip_folder, write_report
 from pipeline.cache import open_cache
 from pipeline.encoding import stamp_streams
 from pipeline.finalizing import account_for, finalize_cache
 from pipeline.layout import CacheLayout
-from pipeline.packing import TarWriter, encode_preview
+from pipeline.packing import encode_preview
 from pipeline.probing import write_probes
 from pipeline.report_folder import write_report as write_page
 from schemas.quality import Quality
 from schemas.recipe import Recipe
 from schemas.sample import Sample
-from schemas.sidecar import SampleEntry, Sidecar
 from schemas.video import Probe, Source, sample_key
 
 RESULTS = Path("bench-results") / "report.json"
@@ -130,7 +130,7 @@ def write_cache(layout: CacheLayout, *, num_videos: int) -> None:
             probe = _probe(number, num_clips, rng)
             probes.append(probe)
             videos[probe.video_id] = num_clips
-        sidecars.append(_write_shard(layout, index, videos, previews, rng))
+        sidecars.append(publish_shard(layout, index, _clips(videos, previews, rng)))
     write_probes(probes, layout)
     finalize_cache(
         layout,
@@ -143,56 +143,9 @@ def write_cache(layout: CacheLayout, *, num_videos: int) -> None:
     )
 
 
-def _write_shard(
-    layout: CacheLayout,
-    index: int,
-    videos: dict[str, int],
-    previews: list[bytes],
-    rng: np.random.Generator,
-) -> Sidecar:
-    name, entries = f"train-{index:06d}-00000000", []
-    with TarWriter(layout.tar(name)) as writer:
-        for sample, quality in _samples(videos, previews, rng):
-            extent = writer.add(sample)
-            info = sample.info
-            entries.append(
-                SampleEntry(
-                    key=sample.key,
-                    video_id=info["video_id"],
-                    clip_index=info["clip_index"],
-                    start_seconds=info["start_seconds"],
-                    end_seconds=info["end_seconds"],
-                    num_frames=len(sample.mask),
-                    offset=extent.offset,
-                    num_bytes=extent.num_bytes,
-                    members=extent.members,
-                    truncated=False,
-                    corrupt=False,
-                    quality=quality,
-                )
-            )
-        sha256, tar_bytes = writer.finish()
-    sidecar = Sidecar(
-        name=name,
-        index=index,
-        split="train",
-        fingerprint="",
-        recipe_fingerprint="",
-        tar_sha256=sha256,
-        tar_bytes=tar_bytes,
-        samples=tuple(entries),
-        videos=(),
-        missing=(),
-        rejects=(),
-        versions={},
-    )
-    layout.sidecar(name).write_text(sidecar.to_json())
-    return sidecar
-
-
-def _samples(
+def _clips(
     videos: dict[str, int], previews: list[bytes], rng: np.random.Generator
-) -> Iterator[tuple[Sample, Quality]]:
+) -> Iterator[Made]:
     for video_id, num_clips in videos.items():
         for clip_index in range(num_clips):
             starts = SECONDS * clip_index + np.arange(4) / 2
@@ -217,7 +170,14 @@ def _samples(
             )
             parts = [round(float(value), 4) for value in rng.random(4)]
             brightness, black, static, blur = parts
-            yield sample, Quality(brightness=brightness, black=black, static=static, blur=blur)
+            yield Made(
+                sample=sample,
+                video_id=video_id,
+                clip_index=clip_index,
+                start_seconds=SECONDS * clip_index,
+                end_seconds=SECONDS * (clip_index + 1),
+                quality=Quality(brightness=brightness, black=black, static=static, blur=blur),
+            )
 
 
 def _probe(number: int, num_clips: int, rng: np.random.Generator) -> Probe:

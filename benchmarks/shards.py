@@ -25,6 +25,7 @@ from unittest import mock
 import numpy as np
 import webdataset
 
+from benchmarks.handmade import Made, publish_shard
 from benchmarks.timing import (
     LoadWatch,
     Spent,
@@ -40,7 +41,6 @@ from pipeline.storage import publish_bytes, publish_rows
 from schemas.cache_info import CacheInfo
 from schemas.recipe import Recipe
 from schemas.sample import Sample
-from schemas.sidecar import SampleEntry, Sidecar
 from schemas.tables import INDEX_SCHEMA, index_rows
 
 NUM_SAMPLES = 20
@@ -131,39 +131,17 @@ def make_samples() -> list[Sample]:
 def write_cache(samples: Sequence[Sample], layout: CacheLayout) -> CacheLayout:
     """A cache of one shard, as a run writes it, so far as a reader needs it."""
     layout.shards.mkdir(parents=True)
-    with TarWriter(layout.tar(SHARD)) as writer:
-        places = [writer.add(sample) for sample in samples]
-        sha256, num_bytes = writer.finish()
-    entries = tuple(
-        SampleEntry(
-            key=sample.key,
+    made = (
+        Made(
+            sample=sample,
             video_id="v0",
             clip_index=number,
             start_seconds=2.0 * number,
             end_seconds=2.0 * number + 2,
-            num_frames=4,
-            offset=place.offset,
-            num_bytes=place.num_bytes,
-            members=place.members,
-            truncated=False,
-            corrupt=False,
         )
-        for number, (sample, place) in enumerate(zip(samples, places, strict=True))
+        for number, sample in enumerate(samples)
     )
-    sidecar = Sidecar(
-        name=SHARD,
-        index=0,
-        split="train",
-        fingerprint="",
-        recipe_fingerprint="",
-        tar_sha256=sha256,
-        tar_bytes=num_bytes,
-        samples=entries,
-        videos=(),
-        missing=(),
-        rejects=(),
-        versions={},
-    )
+    sidecar = publish_shard(layout, 0, made)
     publish_rows(index_rows(sidecar), INDEX_SCHEMA, layout.index, scratch=layout.scratch)
     info = CacheInfo(
         fingerprint="",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from benchmarks.handmade import Made, publish_shard
 from pipeline.layout import CacheLayout
-from pipeline.packing import TarWriter
 from pipeline.storage import publish_bytes, publish_rows
 from schemas.cache_info import CacheInfo
 from schemas.recipe import Recipe
 from schemas.sample import Sample
-from schemas.sidecar import SampleEntry, Sidecar
 from schemas.tables import INDEX_SCHEMA, REJECT_SCHEMA, index_rows
 
 CLIP_SECONDS = 2.0
@@ -65,43 +65,8 @@ def publish_samples(
     layout.shards.mkdir(parents=True)
     index = []
     for shard, numbers in enumerate(shards):
-        name, entries = f"train-{shard:06d}-00000000", []
-        with TarWriter(layout.tar(name)) as writer:
-            for _ in range(len(numbers)):
-                sample = next(samples)
-                extent = writer.add(sample)
-                clip_index = sample.info["clip_index"]
-                entries.append(
-                    SampleEntry(
-                        key=sample.key,
-                        video_id=sample.info["video_id"],
-                        clip_index=clip_index,
-                        start_seconds=CLIP_SECONDS * clip_index,
-                        end_seconds=CLIP_SECONDS * (clip_index + 1),
-                        num_frames=len(sample.times),
-                        offset=extent.offset,
-                        num_bytes=extent.num_bytes,
-                        members=extent.members,
-                        truncated=False,
-                        corrupt=False,
-                    )
-                )
-            sha256, tar_bytes = writer.finish()
-        sidecar = Sidecar(
-            name=name,
-            index=shard,
-            split="train",
-            fingerprint="",
-            recipe_fingerprint="",
-            tar_sha256=sha256,
-            tar_bytes=tar_bytes,
-            samples=tuple(entries),
-            videos=(),
-            missing=(),
-            rejects=(),
-            versions={},
-        )
-        index += index_rows(sidecar)
+        own = itertools.islice(samples, len(numbers))
+        index += index_rows(publish_shard(layout, shard, map(_made, own)))
     publish_rows(index, INDEX_SCHEMA, layout.index, scratch=layout.scratch)
     publish_rows([], REJECT_SCHEMA, layout.rejects, scratch=layout.scratch)
     info = CacheInfo(
@@ -113,6 +78,17 @@ def publish_samples(
         index_sha256="",
     )
     publish_bytes(info.to_json().encode(), layout.info, scratch=layout.scratch)
+
+
+def _made(sample: Sample) -> Made:
+    clip_index = sample.info["clip_index"]
+    return Made(
+        sample=sample,
+        video_id=sample.info["video_id"],
+        clip_index=clip_index,
+        start_seconds=CLIP_SECONDS * clip_index,
+        end_seconds=CLIP_SECONDS * (clip_index + 1),
+    )
 
 
 def _samples(kind: Kind) -> Iterator[Sample]:

@@ -1,17 +1,16 @@
 """Small caches that are written by hand: no video, no encoder."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from benchmarks.handmade import Made, publish_shard
 from pipeline.encoding import stamp_streams
 from pipeline.finalizing import account_for, finalize_cache
 from pipeline.layout import CacheLayout
-from pipeline.packing import TarWriter
-from pipeline.storage import publish, publish_bytes
 from schemas.recipe import Recipe
 from schemas.sample import Sample
-from schemas.sidecar import SampleEntry, Sidecar
+from schemas.sidecar import Sidecar
 from schemas.video import Probe, Source, sample_key
 
 RECIPE = Recipe.load("tiny")
@@ -39,46 +38,7 @@ def write_shard(
     layout: CacheLayout, index: int, videos: Mapping[str, int], *, make: Make = make_sample
 ) -> Sidecar:
     """A shard of videos, each with so many clips."""
-    layout.scratch.mkdir(parents=True, exist_ok=True)
-    temporary, entries = layout.scratch / "shard.tar", []
-    with TarWriter(temporary) as writer:
-        for video_id, num_clips in videos.items():
-            for clip_index in range(num_clips):
-                sample = make(video_id, clip_index)
-                place = writer.add(sample)
-                entry = SampleEntry(
-                    key=sample.key,
-                    video_id=video_id,
-                    clip_index=clip_index,
-                    start_seconds=2.0 * clip_index,
-                    end_seconds=2.0 * clip_index + 2.0,
-                    num_frames=int(sample.mask.sum()),
-                    offset=place.offset,
-                    num_bytes=place.num_bytes,
-                    members=place.members,
-                    truncated=False,
-                    corrupt=False,
-                )
-                entries.append(entry)
-        sha256, tar_bytes = writer.finish()
-    name = f"train-{index:06d}-00000000"
-    publish(temporary, layout.tar(name))
-    sidecar = Sidecar(
-        name=name,
-        index=index,
-        split="train",
-        fingerprint="",
-        recipe_fingerprint="",
-        tar_sha256=sha256,
-        tar_bytes=tar_bytes,
-        samples=tuple(entries),
-        videos=(),
-        missing=(),
-        rejects=(),
-        versions={},
-    )
-    publish_bytes(sidecar.to_json().encode(), layout.sidecar(name), scratch=layout.scratch)
-    return sidecar
+    return publish_shard(layout, index, _clips(videos, make))
 
 
 def write_cache(
@@ -100,3 +60,15 @@ def write_cache(
         sidecars=sidecars,
         max_reject_rate=0.0,
     )
+
+
+def _clips(videos: Mapping[str, int], make: Make) -> Iterator[Made]:
+    for video_id, num_clips in videos.items():
+        for clip_index in range(num_clips):
+            yield Made(
+                sample=make(video_id, clip_index),
+                video_id=video_id,
+                clip_index=clip_index,
+                start_seconds=2.0 * clip_index,
+                end_seconds=2.0 * clip_index + 2.0,
+            )

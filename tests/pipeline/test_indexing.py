@@ -275,15 +275,12 @@ def read_shard(layout, index, videos, *, make):
 
 def test_a_cache_in_an_object_store_has_its_index_there(bucket, monkeypatch):
     layout = CacheLayout(to_place(f"s3://{bucket}/cache"))
-    left = layout.scratch / "shard.tar"  # by whoever writes caches by hand
     write_cache(layout, SHARDS[:1])
-    left.unlink()
     made, _ = update(layout)
     index = open_index(layout)
     assert index.info == made.info
     assert len(index.vectors) == 12
     write_shard(layout, 1, {"d": 4})
-    left.unlink()
     monkeypatch.setattr(handmade, "write_shard", read_shard)
     write_cache(layout, [{"b": 12}, {"d": 4}])
     assert update(layout)[0].num_added == 4

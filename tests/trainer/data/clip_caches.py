@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.handmade import Made, publish_shard
 from pipeline.layout import CacheLayout
-from pipeline.packing import TarWriter
 from pipeline.places import Place
-from pipeline.storage import publish, publish_bytes, publish_rows
+from pipeline.storage import publish_bytes, publish_rows
 from schemas.cache_info import CacheInfo
 from schemas.recipe import Recipe
 from schemas.sample import Sample
-from schemas.sidecar import SampleEntry, Sidecar
 from schemas.tables import INDEX_SCHEMA, index_rows
 from schemas.video import sample_key
 from trainer.data.cache_shape import CacheShape
@@ -52,47 +51,19 @@ def write_clips(
     layout, shape = CacheLayout(root), CacheShape.from_recipe(recipe, stamps)
     rng, samples, rows = np.random.default_rng(0), [], []
     for index, videos in enumerate(shards):
-        name = f"train-{index:06d}-00000000"
-        layout.scratch.mkdir(parents=True, exist_ok=True)
-        temporary, entries = layout.scratch / "shard.tar", []
-        with TarWriter(temporary) as writer:
-            for video_id, counts in videos.items():
-                for clip_index, num_frames in enumerate(counts):
-                    sample = _sample(shape, rng, video_id, clip_index, num_frames, preview_bytes)
-                    place = writer.add(sample)
-                    samples.append(sample)
-                    entries.append(
-                        SampleEntry(
-                            key=sample.key,
-                            video_id=video_id,
-                            clip_index=clip_index,
-                            start_seconds=2.0 * clip_index,
-                            end_seconds=2.0 * clip_index + num_frames / 2,
-                            num_frames=num_frames,
-                            offset=place.offset,
-                            num_bytes=place.num_bytes,
-                            members=place.members,
-                            truncated=False,
-                            corrupt=False,
-                        )
-                    )
-            sha256, tar_bytes = writer.finish()
-        publish(temporary, layout.tar(name))
-        sidecar = Sidecar(
-            name=name,
-            index=index,
-            split="train",
-            fingerprint="",
-            recipe_fingerprint="",
-            tar_sha256=sha256,
-            tar_bytes=tar_bytes,
-            samples=tuple(entries),
-            videos=(),
-            missing=(),
-            rejects=(),
-            versions={},
-        )
-        rows += index_rows(sidecar)
+        made = [
+            Made(
+                sample=_sample(shape, rng, video_id, clip_index, num_frames, preview_bytes),
+                video_id=video_id,
+                clip_index=clip_index,
+                start_seconds=2.0 * clip_index,
+                end_seconds=2.0 * clip_index + num_frames / 2,
+            )
+            for video_id, counts in videos.items()
+            for clip_index, num_frames in enumerate(counts)
+        ]
+        samples += [one.sample for one in made]
+        rows += index_rows(publish_shard(layout, index, made))
     publish_rows(rows, INDEX_SCHEMA, layout.index, scratch=layout.scratch)
     info = CacheInfo(
         fingerprint=recipe.fingerprint(stamps),
