@@ -48,15 +48,11 @@ def read_events(
 
     UsageError: there is no table of a kind. CacheDamaged: a table cannot be read as one.
     """
-    there = list_kinds(layout)
-    events: list[Event] = []
-    for kind in there if kinds is None else kinds:
-        if kind not in there:
-            raise UsageError(
-                f"{layout.root} has no events of the kind {kind!r}, only {', '.join(there) or '-'}",
-                hint=f"see: pipeline events {layout.root}",
-            )
-        events += _read(layout, kind)
+    if kinds is None:
+        kinds = list_kinds(layout)
+    else:
+        require_kinds(layout, kinds)
+    events = [event for kind in kinds for event in _read(layout, kind)]
     found: dict[str, list[Event]] = {}
     for event in sorted(events, key=lambda event: event.order):
         found.setdefault(event.video_id, []).append(event)
@@ -86,6 +82,17 @@ def list_kinds(layout: CacheLayout) -> list[str]:
     """The kinds of which there is a table, sorted."""
     names = (name.partition(".") for name in list_sizes(layout.events))
     return sorted(kind for kind, _, rest in names if rest == "parquet" and _KIND.fullmatch(kind))
+
+
+def require_kinds(layout: CacheLayout, kinds: Collection[str]) -> None:
+    """UsageError: there is no table of one of the kinds."""
+    there = list_kinds(layout)
+    for kind in kinds:
+        if kind not in there:
+            raise UsageError(
+                f"{layout.root} has no events of the kind {kind!r}, only {', '.join(there) or '-'}",
+                hint=f"see: pipeline events {layout.root}",
+            )
 
 
 def check_kind(kind: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.events import read_events, read_maker
+from pipeline.events import read_events, read_maker, require_kinds
 from pipeline.layout import CacheLayout
 from schemas.event import Event
 
@@ -46,5 +46,5 @@ class VideoEvents:
 
 def makers_of(layout: CacheLayout, *, kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Kind -> what its table was made by. UsageError: there is no table of a kind."""
-    read_events(layout, kinds=kinds)
+    require_kinds(layout, kinds)
     return {kind: read_maker(layout, kind=kind)[0] for kind in kinds}
