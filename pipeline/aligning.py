@@ -25,8 +25,9 @@ LEAST_OVERLAP = 0.5
 """Of the shorter one's frames."""
 LEAST_FRAMES, LEAST_FRAMES_OTHER_SPEED = 3, 5
 """That lie over each other: at another speed fewer would do so by chance."""
-SAME_FRAME = 0.9
-"""Cosine from which two frames of a video show the same for all that matters here."""
+SAME_FRAME, ABOVE_NOISE = 0.9, 0.02
+"""Score from which two frames of a video show the same for all that matters here, or, where the
+videos are more alike than that, so much less than they are."""
 CLOSE = 1e-3
 
 
@@ -97,15 +98,23 @@ def align(a: Sequence, b: Sequence, *, least_score: float) -> Overlap | None:
         last_b=int(of_b[-1]),
         score=min(1.0, score),
         rate=rate,
-        num_distinct=min(count_distinct(a.vectors[of_a]), count_distinct(b.vectors[of_b])),
+        num_distinct=min(
+            count_distinct(one, same=max(SAME_FRAME, score - ABOVE_NOISE))
+            for one in (a.vectors[of_a], b.vectors[of_b])
+        ),
     )
 
 
-def count_distinct(vectors_TD: Vectors, *, enough: int = LEAST_FRAMES) -> int:
-    """How many frames are unlike all before them, counted up to `enough`."""
+def count_distinct(
+    vectors_TD: Vectors, *, same: float = SAME_FRAME, enough: int = LEAST_FRAMES
+) -> int:
+    """How many frames are unlike all before them, counted up to `enough`.
+
+    `same` is the score from which two are alike.
+    """
     seen: list[Vectors] = []
     for vector_D in vectors_TD:
-        if all(float(vector_D @ other_D) < SAME_FRAME for other_D in seen):
+        if all(float(vector_D @ other_D) < same for other_D in seen):
             seen.append(vector_D)
             if len(seen) == enough:
                 break

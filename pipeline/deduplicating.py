@@ -19,10 +19,12 @@ from pipeline.frame_sequences import FrameSequences, read_sequences
 from pipeline.probing import read_probes
 from schemas.video import Probe
 
-LEAST_SCORE = 0.52
-"""Mean cosine of a pair; docs/duplicates.md has what it was measured on."""
+LEAST_SCORE = 0.5
+"""Of a pair; docs/duplicates.md has what it was measured on."""
 LEAST_SCORE_RANDOM = 0.965
-"""Of an encoder with random weights, in whose features much is alike."""
+"""Of features of random weights, in which much is alike, where there are no pictures."""
+MIRRORED = 0.05
+"""By which a video's mirror image has to be more alike than the video itself to be no copy."""
 FEW_DISTINCT, FEW_MARGIN = 2, 0.8
 """So few unlike frames count if the score goes that part of the way from the least one to 1."""
 COVERED = 0.8
@@ -60,10 +62,15 @@ def find_duplicates(
 
     Errors as of `pool_frames` and `find_candidates`.
     """
-    least = default_score(cache, stream=stream) if least_score is None else least_score
+    is_random = has_random_weights(cache, stream=stream)
+    if least_score is None:
+        without_pictures = is_random and not cache.recipe.preview.enabled
+        least_score = LEAST_SCORE_RANDOM if without_pictures else LEAST_SCORE
     probes = [probe for probe in read_probes(cache.layout) if probe.video_id in cache.videos]
     sources = _sources(cache, probes)
-    frames = read_sequences(cache, stream=stream, on_samples=on_samples)
+    frames = read_sequences(
+        cache, stream=stream, with_features=not is_random, on_samples=on_samples
+    )
     spans = _spans(cache)
     same_bytes = {(pair.video_a, pair.video_b): pair for pair in _same_bytes(probes, spans)}
     pairs: dict[tuple[str, str], Pair] = {}
@@ -72,7 +79,7 @@ def find_duplicates(
     # Twice: a video with many copies pulls the centre to itself, from where its own copies look
     # unlike. The second time each cluster counts once.
     for _ in range(2):
-        aligned = _aligned(frames.centred(counted), least_score=least, spans=spans)
+        aligned = _aligned(frames.centred(counted), least_score=least_score, spans=spans)
         pairs = {(pair.video_a, pair.video_b): pair for pair in aligned} | same_bytes
         clusters = group(pairs.values(), sources)
         kept = {cluster.keep.video_id for cluster in clusters}
@@ -83,17 +90,16 @@ def find_duplicates(
         clusters=tuple(clusters),
         sources=tuple(itertools.chain.from_iterable(sources.values())),
         num_videos=len(frames),
-        least_score=least,
+        least_score=least_score,
     )
 
 
-def default_score(cache: FeatureCache, *, stream: str) -> float:
-    """The score from which a pair counts, by what the encoder's weights are."""
+def has_random_weights(cache: FeatureCache, *, stream: str) -> bool:
+    """Its features mean nothing, and pictures say all that they do."""
     from encoders.weights import RANDOM
 
     one = cache.recipe.settings().get(stream)
-    is_random = one is not None and (one.weights == RANDOM or one.encoder.startswith("random-"))
-    return LEAST_SCORE_RANDOM if is_random else LEAST_SCORE
+    return one is not None and (one.weights == RANDOM or one.encoder.startswith("random-"))
 
 
 def group(pairs: Iterable[Pair], sources: dict[str, Sequence[Copy]]) -> list[Cluster]:
@@ -203,7 +209,12 @@ def _aligned(frames: FrameSequences, *, least_score: float, spans: Spans) -> Ite
         overlap = align(frames.sequence(a), frames.sequence(b), least_score=least_score)
         if overlap is None or overlap.num_distinct < FEW_DISTINCT:
             continue
-        if overlap.num_distinct > FEW_DISTINCT or overlap.score >= few_score:
+        if overlap.num_distinct == FEW_DISTINCT and overlap.score < few_score:
+            continue
+        mirrored = align(
+            frames.sequence(a), frames.sequence(b, mirrored=True), least_score=least_score
+        )
+        if mirrored is None or mirrored.score < overlap.score + MIRRORED:
             yield _pair(frames, a, b, overlap, spans=spans)
 
 

@@ -42,7 +42,11 @@ def write_shard(
 
 
 def write_cache(
-    layout: CacheLayout, shards: Sequence[Mapping[str, int]], *, make: Make = make_sample
+    layout: CacheLayout,
+    shards: Sequence[Mapping[str, int]],
+    *,
+    make: Make = make_sample,
+    recipe: Recipe = RECIPE,
 ) -> None:
     """A cache of shards, each of videos with so many clips; again with more to add some."""
     sidecars = [write_shard(layout, i, videos, make=make) for i, videos in enumerate(shards)]
@@ -53,8 +57,8 @@ def write_cache(
     ]
     finalize_cache(
         layout,
-        recipe=RECIPE,
-        stamps=stamp_streams(RECIPE),
+        recipe=recipe,
+        stamps=stamp_streams(recipe),
         account=account_for(probes, sidecars),
         sources=[probe.source for probe in probes],
         sidecars=sidecars,

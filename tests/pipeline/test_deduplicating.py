@@ -16,38 +16,53 @@ from pipeline.deduplicating import find_duplicates, group
 from pipeline.duplicate import Copy, Pair
 from pipeline.duplicate_tables import read_superfluous
 from pipeline.layout import CacheLayout
+from pipeline.packing import encode_preview
 from pipeline.probing import write_probes
 from pipeline.report_clusters import read_memberships
 from pipeline.skipping import skip_duplicates
 from schemas.errors import NoSources, UsageError
+from schemas.recipe import PreviewSpec, Recipe
 from schemas.sample import Sample
 from schemas.video import Probe, Source
-from tests.pipeline.handmade import make_sample, write_cache
+from tests.pipeline.handmade import RECIPE, make_sample, write_cache
 
-VIDEOS = {"long": 6, "cut": 3, "other": 5, "still": 4, "still2": 4, "blank": 4}
+VIDEOS = {"long": 6, "cut": 3, "other": 5, "still": 4, "still2": 4, "blank": 4, "turned": 6}
 
 
 def make(video_id: str, clip_index: int) -> Sample:
-    """`cut` is clips 2 to 4 of `long`; the still ones are one picture."""
+    """`cut` is clips 2 to 4 of `long`; the still ones are one picture; `turned` is mirrored."""
     sample = make_sample(video_id, clip_index)
     name, number = ("long", clip_index + 2) if video_id == "cut" else (video_id, clip_index)
     if video_id.startswith("still"):
         name, number = "still", 0
+    if video_id == "turned":
+        name = "long"
     rng = np.random.default_rng([number, *name.encode()])
     features = np.repeat(rng.normal(size=(4, 1, 1, 32)), 16, axis=1).reshape(4, 4, 4, 32)
+    pictures = rng.integers(0, 256, size=(4, 8, 12, 3), dtype=np.uint8)
     if name == "still":
-        features[:] = features[0]
+        features[:], pictures[:] = features[0], pictures[0]
+    if video_id == "blank":
+        pictures[:] = 0
+    if video_id == "turned":
+        pictures = pictures[:, :, ::-1]
     noise = 0.05 * np.random.default_rng(clip_index).normal(size=features.shape)
-    features = (features + noise).astype(np.float16)
-    return replace(sample, features=dict(sample.features) | {"image": features})
+    return replace(
+        sample,
+        features=dict(sample.features) | {"image": (features + noise).astype(np.float16)},
+        preview=encode_preview(pictures.repeat(8, axis=1).repeat(8, axis=2)),
+    )
 
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    root = tmp_path / "cache"
+    return write(tmp_path / "cache")
+
+
+def write(root: Path, *, recipe: Recipe = RECIPE) -> Path:
     names = list(VIDEOS)
     shards = [{name: VIDEOS[name] for name in names[:3]}, {n: VIDEOS[n] for n in names[3:]}]
-    write_cache(CacheLayout(root), shards, make=make)
+    write_cache(CacheLayout(root), shards, make=make, recipe=recipe)
     probes = [
         Probe(
             source=Source(uri=f"/{name}"),
@@ -64,14 +79,53 @@ def cache(tmp_path: Path) -> Path:
 
 def test_a_cut_out_piece_is_found_and_nothing_else(cache):
     with open_cache(cache) as opened:
-        found = find_duplicates(opened, stream="image", least_score=0.6)
+        found = find_duplicates(opened, stream="image")
     (pair,) = found.pairs
     assert (pair.video_a, pair.video_b, pair.kind) == ("cut", "long", "part")
     assert (pair.start_a_seconds, pair.end_a_seconds) == (0.0, 5.5)  # the last frame is fill
     assert (pair.start_b_seconds, pair.end_b_seconds) == (4.0, 9.5)
+    assert pair.score > 0.95
     assert pair.covers_a == 1
     assert pair.covers_b == pytest.approx(0.5)
-    assert found.num_videos == len(VIDEOS)
+    assert (found.num_videos, found.least_score) == (len(VIDEOS), 0.5)
+
+
+def test_many_frames_are_compared_by_the_nearest_of_their_key_frames(cache, monkeypatch):
+    pytest.importorskip("faiss", reason="finds the nearest")
+    with open_cache(cache) as opened:
+        wanted = find_duplicates(opened, stream="image")
+        monkeypatch.setattr("pipeline.candidates.FLAT_BELOW", 0)
+        calls = []
+        monkeypatch.setattr("pipeline.candidates._by_all", lambda *_, **__: calls.append(1))
+        assert find_duplicates(opened, stream="image") == wanted
+    assert not calls
+
+
+def test_learned_features_and_pictures_are_weighed(cache, monkeypatch):
+    monkeypatch.setattr("pipeline.deduplicating.has_random_weights", lambda *_, **__: False)
+    with open_cache(cache) as opened:
+        found = find_duplicates(opened, stream="image")
+    # By features alone, that do not see it, the mirrored one would be a copy.
+    assert [(pair.video_a, pair.video_b) for pair in found.pairs] == [("cut", "long")]
+
+
+def test_a_mirrored_one_is_no_copy_however_low_the_bound(cache, monkeypatch):
+    monkeypatch.setattr("pipeline.deduplicating.has_random_weights", lambda *_, **__: False)
+    with open_cache(cache) as opened:
+        found = find_duplicates(opened, stream="image", least_score=0.25)
+        assert ("long", "turned") not in {(pair.video_a, pair.video_b) for pair in found.pairs}
+        monkeypatch.setattr("pipeline.deduplicating.MIRRORED", 2.0)
+        found = find_duplicates(opened, stream="image", least_score=0.25)
+        assert ("long", "turned") in {(pair.video_a, pair.video_b) for pair in found.pairs}
+
+
+def test_features_alone_where_there_are_no_pictures(tmp_path):
+    root = write(tmp_path / "cache", recipe=replace(RECIPE, preview=PreviewSpec(enabled=False)))
+    with open_cache(root) as opened:
+        found = find_duplicates(opened, stream="image")
+        assert found.least_score == 0.965  # the features of random weights
+        pairs = {(pair.video_a, pair.video_b) for pair in found.pairs}
+        assert pairs == {("cut", "long"), ("cut", "turned"), ("long", "turned")}
 
 
 def copy(name: str, **changes) -> Copy:
@@ -145,9 +199,9 @@ def test_a_copy_of_a_copy_and_equal_bytes():
 
 def test_the_command(cache, capsys, tmp_path):
     keep = tmp_path / "keep.csv"
-    assert call(["dedup", str(cache), "--least-score", "0.6", "-o", str(keep), "--json", "-q"]) == 0
+    assert call(["dedup", str(cache), "-o", str(keep), "--json", "-q"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["videos"], document["sources"], document["kept"]) == (6, 6, 5)
+    assert (document["videos"], document["sources"], document["kept"]) == (7, 7, 6)
     (cluster,) = document["clusters"]
     assert cluster["keep"] == "/long"
     (member,) = cluster["copies"]
@@ -158,7 +212,7 @@ def test_the_command(cache, capsys, tmp_path):
     assert sorted(lines[1:]) == sorted(f"/{name},," for name in VIDEOS if name != "cut")
     members = read_memberships(CacheLayout(cache))
     assert {name: one.kept for name, one in members.items()} == {"cut": False, "long": True}
-    assert call(["dedup", str(cache), "--least-score", "0.6", "-q"]) == 0
+    assert call(["dedup", str(cache), "-q"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0].startswith("keep long ")
     assert "1 source superfluous" in out
@@ -172,7 +226,7 @@ def test_an_unknown_stream_and_no_table(cache, capsys):
 
 
 def test_a_run_without_duplicates(cache, tmp_path):
-    assert call(["dedup", str(cache), "--least-score", "0.6", "-q", "--json"]) == 0
+    assert call(["dedup", str(cache), "-q", "--json"]) == 0
     sources = [Source(uri="/cut"), Source(uri="/long"), Source(uri="/new")]
     empty = CacheLayout(tmp_path / "empty")
     kept, num = skip_duplicates(sources, where=str(cache), layout=empty)
@@ -227,13 +281,20 @@ def test_real_files_by_learned_features(corpus_dir, tmp_path, capsys):
     videos = tmp_path / "videos"
     shutil.copytree(corpus_dir / "dups", videos, copy_function=shutil.copy)
     videos.chmod(0o755)
-    for name in ("bikes.mp4", "fire2.mp4", "chaplin.mp4", "rails_video.mp4", "sample.3gp"):
+    carphones = ("carphone_pristine.mp4", "carphone_distorted.mp4")
+    others = ("fire2.mp4", "chaplin.mp4", "rails_video.mp4", "sample.3gp")
+    for name in ("bikes.mp4", *carphones, *others):
         shutil.copy(corpus_dir / name, videos)
     cache = tmp_path / "cache"
     assert call(["run", str(videos), str(cache), "--recipe", "demo", "-q", "--json"]) == 0
     capsys.readouterr()
     assert call(["dedup", str(cache), "-q", "--json"]) == 0
-    (cluster,) = json.loads(capsys.readouterr().out)["clusters"]
-    assert Path(cluster["keep"]).name == "bikes.mp4"
-    names = {Path(one["uri"]).name for one in cluster["copies"]}
-    assert names == {path.name for path in (corpus_dir / "dups").iterdir()}
+    clusters = {
+        Path(cluster["keep"]).name: {Path(one["uri"]).name for one in cluster["copies"]}
+        for cluster in json.loads(capsys.readouterr().out)["clusters"]
+    }
+    copies = {path.name for path in (corpus_dir / "dups").iterdir()}
+    assert clusters == {
+        "bikes.mp4": copies - {"bikes_mirrored.mp4"},
+        carphones[0]: {carphones[1]},
+    }
