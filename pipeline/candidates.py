@@ -72,7 +72,7 @@ def _by_nearest(frames: FrameSequences, *, least_score: float) -> Iterator[tuple
     if not len(keys):
         return
     owners = np.searchsorted(frames.starts, keys, side="right") - 1
-    index = _index(frames, keys)
+    index = build_index(frames, keys)
     hits: Counter[tuple[int, int]] = Counter()
     for begin in range(0, len(keys), FRAMES_AT_ONCE):
         part = frames.vectors(keys[begin : begin + FRAMES_AT_ONCE])
@@ -89,7 +89,8 @@ def _by_nearest(frames: FrameSequences, *, least_score: float) -> Iterator[tuple
             yield a, b
 
 
-def _index(frames: FrameSequences, keys: npt.NDArray[np.int64]) -> VectorIndex:
+def build_index(frames: FrameSequences, keys: npt.NDArray[np.int64]) -> VectorIndex:
+    """Of these frames, by their place in `keys`. UsageError: faiss is not installed."""
     num_learned = min(len(keys), TRAINED_PER_CELL * num_cells(len(keys)))
     learned = np.random.default_rng(SEED).choice(keys, size=max(1, num_learned), replace=False)
     index = VectorIndex.learn("ivf", sample=frames.vectors(np.sort(learned)), num_vectors=len(keys))

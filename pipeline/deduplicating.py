@@ -21,14 +21,18 @@ from schemas.video import Probe
 
 LEAST_SCORE = 0.5
 """Of a pair; docs/duplicates.md has what it was measured on."""
+LEAST_SCORE_PICTURES = 0.55
+"""Of pictures alone, where features have random weights."""
 LEAST_SCORE_RANDOM = 0.965
-"""Of features of random weights, in which much is alike, where there are no pictures."""
+"""Of features of random weights alone, in which much is alike."""
 MIRRORED = 0.05
 """By which a video's mirror image has to be more alike than the video itself to be no copy."""
-FEW_DISTINCT, FEW_MARGIN = 2, 0.8
+FEW_DISTINCT, FEW_MARGIN = 2, 0.95
 """So few unlike frames count if the score goes that part of the way from the least one to 1."""
 COVERED = 0.8
 """Share of a video's frames that another one has to have to stand for it."""
+MANY_COPIES = 0.05
+"""Share of videos from which copies move the centre."""
 Spans = dict[str, tuple[float, float]]
 """video_id -> when its first clip begins, and its last one ends."""
 
@@ -64,8 +68,7 @@ def find_duplicates(
     """
     is_random = has_random_weights(cache, stream=stream)
     if least_score is None:
-        without_pictures = is_random and not cache.recipe.preview.enabled
-        least_score = LEAST_SCORE_RANDOM if without_pictures else LEAST_SCORE
+        least_score = default_score(cache, stream=stream)
     probes = [probe for probe in read_probes(cache.layout) if probe.video_id in cache.videos]
     sources = _sources(cache, probes)
     frames = read_sequences(
@@ -76,15 +79,19 @@ def find_duplicates(
     pairs: dict[tuple[str, str], Pair] = {}
     clusters: list[Cluster] = []
     counted = set(frames.video_ids)
-    # Twice: a video with many copies pulls the centre to itself, from where its own copies look
-    # unlike. The second time each cluster counts once.
-    for _ in range(2):
+    while True:
         aligned = _aligned(frames.centred(counted), least_score=least_score, spans=spans)
         pairs = {(pair.video_a, pair.video_b): pair for pair in aligned} | same_bytes
         clusters = group(pairs.values(), sources)
         kept = {cluster.keep.video_id for cluster in clusters}
         told = {member.copy.video_id for cluster in clusters for member in cluster.copies}
-        counted = set(frames.video_ids) - (told - kept)
+        superfluous = told - kept
+        # A video with many copies pulls the centre to itself, from where its own copies look
+        # unlike: once more then, each cluster counted once.
+        again = len(counted) == len(frames) and len(superfluous) > MANY_COPIES * len(frames)
+        if not again or not frames.features.shape[1]:
+            break
+        counted -= superfluous
     return Duplicates(
         pairs=tuple(pairs[key] for key in sorted(pairs)),
         clusters=tuple(clusters),
@@ -92,6 +99,13 @@ def find_duplicates(
         num_videos=len(frames),
         least_score=least_score,
     )
+
+
+def default_score(cache: FeatureCache, *, stream: str) -> float:
+    """The score from which a pair counts, by what there is to compare."""
+    if not has_random_weights(cache, stream=stream):
+        return LEAST_SCORE
+    return LEAST_SCORE_PICTURES if cache.recipe.preview.enabled else LEAST_SCORE_RANDOM
 
 
 def has_random_weights(cache: FeatureCache, *, stream: str) -> bool:

@@ -1,8 +1,8 @@
 """Thumbnails: what a video's frames look like, in grey and very small, from the previews of clips.
 
-Two pictures are compared by their lowest spatial frequencies, each weighted by its frequency: much
-of any two pictures is alike in the coarse, bright sky over dark ground. Re-encoding, other sizes
-and a logo hardly change them. Bars are cut off first.
+Two pictures are compared by their lowest spatial frequencies, each weighted by the root of its
+frequency: much of any two pictures is alike in the coarse, bright sky over dark ground. Another
+codec or size and a logo hardly change them. Bars are cut off first.
 
 Shapes: N clips, T frames.
 """
@@ -28,6 +28,8 @@ FREQUENCIES = 16
 DIM = FREQUENCIES**2
 BAR_LUMA, BAR_SHARE = 32, 0.1
 """A row is of a bar if in no frame more than this share of it is as bright as that, of 255."""
+HALF_BAR = 0.9
+"""Brightness beside that of the next row with which the row at a bar is half of it."""
 LEAST_SIDE = 8
 """Pixels that have to remain within bars."""
 LEAST_CONTRAST = 6.0
@@ -96,7 +98,7 @@ def picture_vectors(pictures: Pictures) -> Vectors:
     """
     inside = _without_bars(pictures).astype(np.float32)
     down, across = (_cosines(size) for size in inside.shape[1:])
-    weights = np.hypot(*np.mgrid[:FREQUENCIES, :FREQUENCIES]).astype(np.float32)
+    weights = np.sqrt(np.hypot(*np.mgrid[:FREQUENCIES, :FREQUENCIES])).astype(np.float32)
     vectors = ((down @ inside @ across.T) * weights).reshape(len(pictures), DIM)
     shown = inside.std(axis=(1, 2)) >= LEAST_CONTRAST
     lengths = np.linalg.norm(vectors, axis=1)
@@ -111,13 +113,19 @@ def mirror(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
 
 
 def _without_bars(pictures: Pictures) -> Pictures:
-    lit = pictures.max(axis=0, initial=0) > BAR_LUMA
+    brightest = pictures.max(axis=0, initial=0)
     spans = []
     for axis in (1, 0):
-        (kept,) = np.nonzero(lit.mean(axis=axis) > BAR_SHARE)
-        if len(kept) == 0 or kept[-1] + 1 - kept[0] < LEAST_SIDE:
+        lit = (brightest > BAR_LUMA).mean(axis=axis) > BAR_SHARE
+        luma = brightest.mean(axis=axis)
+        (kept,) = np.nonzero(lit)
+        if len(kept) == 0 or kept[-1] - 1 - kept[0] < LEAST_SIDE:
             return pictures
-        spans.append(slice(kept[0], kept[-1] + 1))
+        first, last = int(kept[0]), int(kept[-1])
+        # A bar may end within a row; its edge would be the strongest line of all.
+        first += first > 0 and luma[first] < HALF_BAR * luma[first + 1]
+        last -= last < SIDE - 1 and luma[last] < HALF_BAR * luma[last - 1]
+        spans.append(slice(first, last + 1))
     return pictures[:, spans[0], spans[1]]
 
 

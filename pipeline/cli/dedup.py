@@ -39,7 +39,7 @@ docs/duplicates.md says what cannot be found."""
 @click.option(
     "--least-score",
     type=click.FloatRange(0, 1),
-    help="Mean cosine from which a pair counts. [default: 0.52; 0.965 with random weights]",
+    help="Score from which a pair counts. [default: 0.5; 0.55 with random weights]",
 )
 @click.option(
     "-o",

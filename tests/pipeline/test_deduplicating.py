@@ -87,7 +87,7 @@ def test_a_cut_out_piece_is_found_and_nothing_else(cache):
     assert pair.score > 0.95
     assert pair.covers_a == 1
     assert pair.covers_b == pytest.approx(0.5)
-    assert (found.num_videos, found.least_score) == (len(VIDEOS), 0.5)
+    assert (found.num_videos, found.least_score) == (len(VIDEOS), 0.55)
 
 
 def test_many_frames_are_compared_by_the_nearest_of_their_key_frames(cache, monkeypatch):

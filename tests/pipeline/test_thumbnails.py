@@ -42,7 +42,7 @@ def test_contrast_and_brightness_do_not_count(seed, contrast, brightness):
     np.testing.assert_allclose(np.linalg.norm(picture_vectors(pictures), axis=1), 1, rtol=1e-5)
 
 
-@given(st.integers(0, 2**31), st.integers(1, 11), st.sampled_from([0, 1]))
+@given(st.integers(0, 2**31), st.integers(1, 8), st.sampled_from([0, 1]))
 def test_bars_are_cut_off(seed, bar, axis):
     pictures = np.maximum(scenes(seed), 60)
     inside = [SIDE, SIDE]
