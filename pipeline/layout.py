@@ -56,6 +56,11 @@ class CacheLayout:
         return self.root / "duplicates" / "pairs.parquet"
 
     @property
+    def look(self) -> Place:
+        """A small cache of all sources of a run, of those too that are left out as duplicates."""
+        return self.root / "duplicates" / "cache"
+
+    @property
     def vectors(self) -> Place:
         return self.root / "vectors"
 

@@ -42,8 +42,7 @@ def hold_cache(layout: CacheLayout) -> Iterator[Hold]:
     another run holds the cache. UsageError: the folder holds something else. StorageError: it
     cannot be written.
     """
-    with storage_errors(layout.root):
-        _check_folder(layout)
+    check_folder(layout)
     root = layout.root
     locked = _flock(root, layout.scratch) if isinstance(root, Path) else _lease(root)
     with locked as check:
@@ -99,18 +98,22 @@ def _owner(scratch: Path) -> str:
     return ""
 
 
-def _check_folder(layout: CacheLayout) -> None:
+def check_folder(layout: CacheLayout) -> None:
+    """UsageError: the place of a cache holds something else. StorageError: it cannot be read."""
     root = layout.root
-    if isinstance(root, Path):
-        if not root.exists():
-            return
-        if not root.is_dir():
-            raise UsageError(f"{root}: is a file; CACHE must be a folder, new or of an earlier run")
-        # A run that was killed may have made a folder and not yet its first file.
-        names = {entry.name for entry in root.iterdir() if not _is_begun(entry, layout)}
-    else:
-        names = set(list_sizes(root))
-    tables = layout.extensions(layout.plan) + layout.extensions(layout.probes)
+    with storage_errors(root):
+        if isinstance(root, Path):
+            if not root.exists():
+                return
+            if not root.is_dir():
+                raise UsageError(
+                    f"{root}: is a file; CACHE must be a folder, new or of an earlier run"
+                )
+            # A run that was killed may have made a folder and not yet its first file.
+            names = {entry.name for entry in root.iterdir() if not _is_begun(entry, layout)}
+        else:
+            names = set(list_sizes(root))
+        tables = layout.extensions(layout.plan) + layout.extensions(layout.probes)
     ours = tables or names <= {layout.scratch.name} or layout.info.name in names
     if not ours:
         raise UsageError(
@@ -120,4 +123,6 @@ def _check_folder(layout: CacheLayout) -> None:
 
 
 def _is_begun(entry: Path, layout: CacheLayout) -> bool:
+    if entry == layout.look.parent:
+        return layout.look.is_dir() and set(entry.iterdir()) == {layout.look}
     return entry in (layout.probes, layout.plan) and entry.is_dir() and not any(entry.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from schemas.video import Source
 
 DEFAULT_RECIPE = "tiny"
+LOOK_FIRST = ""
+"""Of --skip-duplicates without a value."""
 
 EPILOG = """\b
 Examples:
@@ -126,9 +129,12 @@ What follows "--" goes to Beam."""
 @click.option("--limit", type=click.IntRange(min=1), help="Take the first N sources only.")
 @click.option(
     "--skip-duplicates",
-    metavar="WHERE",
-    help="Leave out what `pipeline dedup` of a cache said need not be kept; WHERE is that cache, or"
-    " its clusters.parquet.",
+    is_flag=False,
+    flag_value=LOOK_FIRST,
+    metavar="[WHERE]",
+    help="Leave out copies of other SOURCES, which are looked for first, in a small cache inside of"
+    " CACHE; or those that `pipeline dedup` found in a cache WHERE, or in its clusters.parquet."
+    " Without WHERE it comes last or before another option.",
 )
 @common_options
 @click.pass_obj
@@ -180,11 +186,30 @@ def run(
         warn_of_random(chosen)
     found = read_sources(sources, limit=limit) if sources else None
     chosen_sources = found.sources if found else None
+    options = RunOptions(
+        runner=runner,
+        num_workers=workers,
+        num_decoders=decoders,
+        device=device,
+        compile=compile,
+        max_batch=batch,
+        fetch_bytes=int(fetch_bytes),
+        max_reject_rate=max_reject_rate,
+        accelerator=accelerator,
+        min_ram=min_ram,
+        min_cpus=min_cpus,
+        container=container,
+        beam_arguments=beam_arguments,
+    )
     num_skipped = 0
-    if skip_duplicates and chosen_sources:
+    if skip_duplicates is not None and chosen_sources:
         from pipeline.skipping import skip_duplicates as leave_out
 
         layout = CacheLayout(to_place(cache))
+        if skip_duplicates == LOOK_FIRST:
+            skip_duplicates = look_for_duplicates(
+                chosen_sources, layout, options=options, quiet=quiet, loud=loud
+            )
         chosen_sources, num_skipped = leave_out(
             chosen_sources, where=skip_duplicates, layout=layout
         )
@@ -192,21 +217,7 @@ def run(
         chosen_sources,
         chosen,
         cache=cache,
-        options=RunOptions(
-            runner=runner,
-            num_workers=workers,
-            num_decoders=decoders,
-            device=device,
-            compile=compile,
-            max_batch=batch,
-            fetch_bytes=int(fetch_bytes),
-            max_reject_rate=max_reject_rate,
-            accelerator=accelerator,
-            min_ram=min_ram,
-            min_cpus=min_cpus,
-            container=container,
-            beam_arguments=beam_arguments,
-        ),
+        options=options,
         metrics=metrics,
         retry=retry,
         quiet=quiet,
@@ -219,6 +230,31 @@ def run(
         print_json(report.to_json())
     else:
         print_report(report, num_ignored=found.num_ignored if found else 0)
+
+
+def look_for_duplicates(
+    sources: Sequence[Source],
+    layout: CacheLayout,
+    *,
+    options: RunOptions,
+    quiet: bool,
+    loud: bool,
+) -> str:
+    """Cache the sources cheaply inside of the cache, and compare them there: where that is."""
+    from pipeline.cache import open_cache
+    from pipeline.deduplicating import find_duplicates
+    from pipeline.duplicate_tables import write_duplicates
+    from pipeline.locking import check_folder
+
+    check_folder(layout)
+    where = str(layout.look)
+    if not quiet:
+        click.echo(f"Looking for duplicates first, in {where}", err=True)
+    cheap, recipe = replace(options, max_reject_rate=1.0), Recipe.load(DEFAULT_RECIPE)
+    execute(sources, recipe, cache=where, options=cheap, quiet=quiet, loud=loud)
+    with open_cache(where) as cache:
+        write_duplicates(cache.layout, find_duplicates(cache, stream=cache.streams[0]))
+    return where
 
 
 def warn_of_random(recipe: Recipe) -> None:

@@ -241,6 +241,14 @@ def test_a_run_without_duplicates(cache, tmp_path):
         skip_duplicates(sources[:1], where=table, layout=empty)
 
 
+def test_a_look_is_not_taken_in_a_folder_of_other_files(tmp_path, capsys):
+    (tmp_path / "video.mp4").touch()
+    arguments = ["run", str(tmp_path / "video.mp4"), str(tmp_path), "--skip-duplicates"]
+    assert call(arguments) == 2
+    assert "holds other files and is not a cache" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["video.mp4"]
+
+
 COPIES = {"bikes_remux.mkv", "bikes_exact_copy.mp4", "bikes_crf38.mp4", "bikes_rescaled.mp4"}
 
 
@@ -269,8 +277,17 @@ def test_real_files_by_random_features(corpus_dir, tmp_path, capsys):
     assert call([*arguments, "--recipe", "tiny", "-q", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["videos"], report["skipped"]) == (len(others), len(names))
+    alone = tmp_path / "alone"
+    arguments = ["run", str(videos), str(alone), "--set", "sampling.fps=1", "-q", "--json"]
+    for expected in ((len(others), len(names)), (0, len(others) + len(names))):
+        assert call([*arguments, "--skip-duplicates"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert (report["videos"], report["skipped"]) == expected
+    assert call(["verify", str(alone), "-q"]) == 0
+    capsys.readouterr()
     # What is cached already stays in the run, whatever the table says of it.
-    assert call([*arguments[:2], str(cache), *arguments[3:], "-q", "--json"]) == 0
+    again = ["run", str(videos), str(cache), "--skip-duplicates", str(cache), "-q", "--json"]
+    assert call(again) == 0
     assert json.loads(capsys.readouterr().out)["videos"] == 0
 
 
