@@ -31,7 +31,7 @@ FEW_DISTINCT, FEW_MARGIN = 2, 0.95
 """So few unlike frames count if the score goes that part of the way from the least one to 1."""
 COVERED = 0.8
 """Share of a video's frames that another one has to have to stand for it."""
-MANY_COPIES = 0.05
+MANY_COPIES = 0.1
 """Share of videos from which copies move the centre."""
 Spans = dict[str, tuple[float, float]]
 """video_id -> when its first clip begins, and its last one ends."""

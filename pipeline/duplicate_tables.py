@@ -27,8 +27,16 @@ CLUSTER_SCHEMA = pa.schema(
         ("duration_seconds", pa.float64()),
         ("start_seconds", pa.float64()),
         ("end_seconds", pa.float64()),
+        ("kind", pa.string()),
+        ("score", pa.float64()),
+        ("shared_start_seconds", pa.float64()),
+        ("shared_end_seconds", pa.float64()),
+        ("like_video", pa.string()),
+        ("like_start_seconds", pa.float64()),
+        ("like_end_seconds", pa.float64()),
     ]
 )
+"""What a source shares with which video is null of the kept one; the spans are of equal bytes."""
 PAIR_SCHEMA = pa.schema(
     [
         ("video_a", pa.string()),
@@ -88,21 +96,24 @@ def _cluster_rows(found: Duplicates) -> Iterator[dict[str, Any]]:
         # The kept one last: who goes by video_id alone then takes its row.
         for member in cluster.copies:
             what = {"exact": "the same bytes as", "copy": "a copy of", "part": "a part of"}
-            why = f"{what[member.kind]} {cluster.keep.uri}"
-            yield _row(cluster.number, member.copy, kept=False, why=why)
+            shared: dict[str, Any] = {
+                "why": f"{what[member.kind]} {cluster.keep.uri}",
+                "kind": member.kind,
+                "score": member.score,
+            }
+            if (pair := member.pair) is not None:
+                shared |= {
+                    "shared_start_seconds": pair.start_b_seconds,
+                    "shared_end_seconds": pair.end_b_seconds,
+                    "like_video": pair.video_a,
+                    "like_start_seconds": pair.start_a_seconds,
+                    "like_end_seconds": pair.end_a_seconds,
+                }
+            yield _row(cluster.number, member.copy, kept=False) | shared
         why = "whole, most pixels, longest or largest"
-        yield _row(cluster.number, cluster.keep, kept=True, why=why)
+        yield _row(cluster.number, cluster.keep, kept=True) | {"why": why}
 
 
-def _row(cluster: int, copy: Copy, *, kept: bool, why: str) -> dict[str, Any]:
-    told = (
-        "video_id",
-        "uri",
-        "width",
-        "height",
-        "duration_seconds",
-        "start_seconds",
-        "end_seconds",
-    )
-    fields = {name: getattr(copy, name) for name in told}
-    return fields | {"cluster": cluster, "kept": kept, "why": why}
+def _row(cluster: int, copy: Copy, *, kept: bool) -> dict[str, Any]:
+    told = {name: getattr(copy, name) for name in CLUSTER_SCHEMA.names if hasattr(copy, name)}
+    return dict.fromkeys(CLUSTER_SCHEMA.names) | told | {"cluster": cluster, "kept": kept}

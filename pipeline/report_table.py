@@ -104,6 +104,7 @@ def describe_videos(
         membership = clusters.get(video.video_id)
         add("cluster", -1 if membership is None else membership.cluster)
         add("kept", int(membership is not None and membership.kept))
+        add("like", 0 if membership is None or membership.kept else _likeness(membership))
         for quality in QUALITY_COLUMNS:
             value = video.quality[quality]
             add(quality, None if value is None else round(value, 3))
@@ -127,6 +128,12 @@ def describe_rejects(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for row in rows[:MOST_REJECTS]
         ],
     }
+
+
+def _likeness(membership: Membership) -> list[Any]:
+    spans = [*(membership.seconds or ()), *(membership.like_seconds or ())]
+    score = None if membership.score is None else round(membership.score, 3)
+    return [membership.kind, score, *(round(second, 2) for second in spans)]
 
 
 class _Words:

@@ -156,7 +156,35 @@ reelcache.App = class {
   cluster(number) {
     const clusters = this.data.videos.columns.cluster;
     if (clusters[number] < 0) return [];
-    return this.table.all.filter((row) => clusters[row] === clusters[number] && row !== number);
+    return this.sortCluster(
+      this.table.all.filter((row) => clusters[row] === clusters[number] && row !== number),
+    );
+  }
+
+  // Of a copy: what it is of which one, or "".
+  likeness(row) {
+    const like = this.data.videos.columns.like[row];
+    if (!like) return "";
+    const [kind, score, start, end, ofStart, ofEnd] = like;
+    if (start === undefined) return "the same bytes";
+    const span = (from, to) => `${from.toFixed(1)}\u2013${to.toFixed(1)}`;
+    return kind === "part"
+      ? `part, ${score.toFixed(2)}: ${span(start, end)} s are ${span(ofStart, ofEnd)} s`
+      : `copy, ${score.toFixed(2)}`;
+  }
+
+  clusterSize(rows) {
+    const { count } = reelcache;
+    const files = rows.reduce((sum, row) => sum + 1 + this.data.videos.columns.copies[row], 0);
+    const videos = count(rows.length, "video");
+    return files === rows.length ? videos : `${videos} in ${count(files, "file")}`;
+  }
+
+  // The kept one first, then the most alike.
+  sortCluster(rows) {
+    const { kept, like } = this.data.videos.columns;
+    const rank = (row) => (kept[row] ? 2 : like[row] ? like[row][1] : 0);
+    return rows.sort((a, b) => rank(b) - rank(a) || a - b);
   }
 
   drawClusters() {
@@ -186,12 +214,12 @@ reelcache.App = class {
                 this.at("videos-title").scrollIntoView();
               },
             },
-            `Cluster ${cluster + 1}: ${count(rows.length, "video")}`,
+            `Cluster ${cluster + 1}: ${this.clusterSize(rows)}`,
           ),
           make(
             "div",
             { class: "cluster-videos" },
-            ...rows
+            ...this.sortCluster(rows)
               .slice(0, 24)
               .map((row) =>
                 make(
@@ -207,6 +235,7 @@ reelcache.App = class {
                     : null,
                   name(c.name[row]),
                   c.kept[row] ? make("span", { class: "badge good" }, "keep") : null,
+                  make("small", {}, this.likeness(row)),
                 ),
               ),
           ),

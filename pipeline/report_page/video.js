@@ -124,7 +124,9 @@ reelcache.drawVideo = function (box, number, portrait, app) {
           ...others.flatMap((other, i) => [
             i ? ", " : "",
             make("a", { href: reelcache.linkTo(c.id[other]) }, name(c.name[other])),
+            c.kept[other] ? " (keep)" : "",
           ]),
+          make("small", {}, app.likeness(number) && `This one: ${app.likeness(number)}`),
         )
       : "",
     clipBox,

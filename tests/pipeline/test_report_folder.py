@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from PIL import Image
 
 from pipeline.cache import open_cache
+from pipeline.duplicate_tables import CLUSTER_SCHEMA
 from pipeline.gaps import find_gaps
 from pipeline.layout import CacheLayout
 from pipeline.overview import frame_rate, take_overview, tokens_per_clip
@@ -295,19 +295,31 @@ def test_strange_ids_have_plain_files(layout: CacheLayout, tmp_path: Path) -> No
 
 def test_clusters_of_duplicates_are_told(tmp_path: Path) -> None:
     layout = write_pictured(tmp_path / "cache")
-    schema = pa.schema([("cluster", pa.int64()), ("video_id", pa.string()), ("kept", pa.bool_())])
     place = layout.root / "duplicates" / "clusters.parquet"
+    nothing = dict.fromkeys(CLUSTER_SCHEMA.names)
+    shared = {
+        "kind": "part",
+        "score": 0.9,
+        "shared_start_seconds": 0.0,
+        "shared_end_seconds": 5.5,
+        "like_video": PLAIN,
+        "like_start_seconds": 2.0,
+        "like_end_seconds": 7.5,
+    }
     rows = [
-        {"cluster": 0, "video_id": PLAIN, "kept": True},
-        {"cluster": 0, "video_id": LONG, "kept": False},
+        nothing | {"cluster": 0, "video_id": PLAIN, "kept": True},
+        nothing | shared | {"cluster": 0, "video_id": LONG, "kept": False},
     ]
-    publish_rows(rows, schema, place, scratch=layout.scratch)
+    publish_rows(rows, CLUSTER_SCHEMA, place, scratch=layout.scratch)
     with open_cache(layout.root) as cache:
         write_report(cache, tmp_path / "report", most_portraits=0)
         (data,) = _data(tmp_path / "report" / "data.js")
         columns = data["videos"]["columns"]
         told = zip(columns["id"], columns["cluster"], columns["kept"], strict=True)
         assert {(i, c, k) for i, c, k in told if c >= 0} == {(PLAIN, 0, 1), (LONG, 0, 0)}
+        like = dict(zip(columns["id"], columns["like"], strict=True))
+        assert like.pop(LONG) == ["part", 0.9, 0.0, 5.5, 2.0, 7.5]
+        assert set(like.values()) == {0}
         place.write_bytes(layout.index.read_bytes())
         with pytest.raises(CacheDamaged, match="clusters"):
             write_report(cache, tmp_path / "report")
