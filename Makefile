@@ -46,6 +46,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.report
 	$(BIN)/python -m benchmarks.search
+	$(BIN)/python -m benchmarks.dedup
 	$(BIN)/python -m benchmarks.train
 	$(BIN)/python -m benchmarks.learning
 

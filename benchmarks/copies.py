@@ -12,6 +12,7 @@ table and writes bench-results/copies.json.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import subprocess
 import sys
@@ -78,8 +79,9 @@ def main() -> None:
         names = make_copies(originals, copies, most=options.most, seconds=options.seconds)
         cache = work / f"cache-{options.recipe}"
         arguments = ["run", str(copies), str(cache), "--recipe", options.recipe, "--workers", "2"]
-        if call([*arguments, "--json"]) != 0:
-            sys.exit("the copies could not be cached")
+        with contextlib.redirect_stdout(sys.stderr):
+            if call(arguments) != 0:
+                sys.exit("the copies could not be cached")
         with open_cache(cache) as opened:
             found = find_duplicates(
                 opened, stream=opened.streams[0], least_score=options.least_score

