@@ -115,7 +115,7 @@ def measure(way: str, folder: Path) -> dict[str, Any]:
             search_all_frames(frames)
             return row | {"search_cpu": time.process_time() - spent}
 
-        def find(frames: FrameSequences, *, least_score: float) -> list[tuple[int, int]]:
+        def find(frames: FrameSequences, *, least_score: float, **_: Any) -> list[tuple[int, int]]:
             row.setdefault("read_cpu", time.process_time() - spent)
             row["frames"], begun = len(frames.times), time.process_time()
             pairs = list(candidates.find_candidates(frames, least_score=least_score))

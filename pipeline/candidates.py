@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +25,19 @@ CELLS = 16
 FRAMES_AT_ONCE = 4_096
 
 
-def find_candidates(frames: FrameSequences, *, least_score: float) -> Iterator[tuple[int, int]]:
+def find_candidates(
+    frames: FrameSequences,
+    *,
+    least_score: float,
+    on_frames: Callable[[int], None] = lambda _: None,
+) -> Iterator[tuple[int, int]]:
     """Numbers of two videos, the smaller first, of which several frames have a like one.
 
     Below `FLAT_BELOW` frames all are compared; above, the nearest of each key frame are found by
     faiss, which may miss some. UsageError: faiss is needed and not installed.
     """
     find = _by_all if len(frames.times) < FLAT_BELOW else _by_nearest
-    return find(frames, least_score=least_score)
+    return find(frames, least_score=least_score, on_frames=on_frames)
 
 
 def find_key_frames(frames: FrameSequences) -> npt.NDArray[np.int64]:
@@ -52,7 +57,9 @@ def find_key_frames(frames: FrameSequences) -> npt.NDArray[np.int64]:
     return np.array(keys, dtype=np.int64)
 
 
-def _by_all(frames: FrameSequences, *, least_score: float) -> Iterator[tuple[int, int]]:
+def _by_all(
+    frames: FrameSequences, *, least_score: float, on_frames: Callable[[int], None]
+) -> Iterator[tuple[int, int]]:
     filled = np.flatnonzero(np.diff(frames.starts))
     everything = frames.vectors(slice(None))
     for place, number in enumerate(filled[:-1].tolist()):
@@ -65,9 +72,12 @@ def _by_all(frames: FrameSequences, *, least_score: float) -> Iterator[tuple[int
         # A copy at another speed has fewer frames than the original.
         for other in later[hits >= min(LEAST_FRAMES, len(own))].tolist():
             yield number, other
+        on_frames(len(own))
 
 
-def _by_nearest(frames: FrameSequences, *, least_score: float) -> Iterator[tuple[int, int]]:
+def _by_nearest(
+    frames: FrameSequences, *, least_score: float, on_frames: Callable[[int], None]
+) -> Iterator[tuple[int, int]]:
     keys = find_key_frames(frames)
     if not len(keys):
         return
@@ -82,6 +92,8 @@ def _by_nearest(frames: FrameSequences, *, least_score: float) -> Iterator[tuple
         # Once a key frame and pair, however many of the other's are like it.
         found = np.unique(np.stack([begin + key, own, other], axis=1)[own != other], axis=0)
         hits.update((min(a, b), max(a, b)) for a, b in found[:, 1:].tolist())
+        after = keys[begin + len(part)] if begin + len(part) < len(keys) else len(frames.times)
+        on_frames(int(after - keys[begin]))
     num_keys = np.bincount(owners, minlength=len(frames)).tolist()
     for (a, b), count in sorted(hits.items()):
         # Each of both has as many hits if they have as many scenes in common.

@@ -1,20 +1,18 @@
-"""Find the duplicates of a cache: pairs of videos, and clusters of which one source is kept.
-
-A source is superfluous if a better one has nearly all of it, itself or by way of a third. Two that
-have only a part in common are told as a pair, and both are kept.
-"""
+"""Find the duplicates of a cache: pairs of videos, and clusters of which one source is kept."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pipeline.aligning import Overlap, align
 from pipeline.cache import FeatureCache
 from pipeline.candidates import find_candidates
-from pipeline.duplicate import Cluster, Copy, Member, Pair, PairKind
+from pipeline.clustering import COVERED, find_sources, group
+from pipeline.duplicate import Cluster, Copy, Pair, PairKind
 from pipeline.frame_sequences import FrameSequences, read_sequences
 from pipeline.probing import read_probes
 from schemas.video import Probe
@@ -29,10 +27,10 @@ MIRRORED = 0.05
 """By which a video's mirror image has to be more alike than the video itself to be no copy."""
 FEW_DISTINCT, FEW_MARGIN = 2, 0.95
 """So few unlike frames count if the score goes that part of the way from the least one to 1."""
-COVERED = 0.8
-"""Share of a video's frames that another one has to have to stand for it."""
 MANY_COPIES = 0.1
 """Share of videos from which copies move the centre."""
+Counting = Callable[[int, str, str], contextlib.AbstractContextManager[Callable[[int], None]]]
+"""(how many, of what, what is done with them) -> what is told how many more are done."""
 Spans = dict[str, tuple[float, float]]
 """video_id -> when its first clip begins, and its last one ends."""
 
@@ -60,28 +58,32 @@ def find_duplicates(
     *,
     stream: str,
     least_score: float | None = None,
-    on_samples: Callable[[int], None] = lambda _: None,
+    counting: Counting = lambda *_: contextlib.nullcontext(lambda _: None),
 ) -> Duplicates:
-    """Compare all videos of a cache with each other by a stream's features.
+    """Compare all videos of a cache with each other by a stream's features and by pictures.
 
-    Errors as of `pool_frames` and `find_candidates`.
+    `least_score` None: as of `default_score`. Errors as of `read_sequences` and `find_candidates`.
     """
     is_random = has_random_weights(cache, stream=stream)
     if least_score is None:
         least_score = default_score(cache, stream=stream)
     probes = [probe for probe in read_probes(cache.layout) if probe.video_id in cache.videos]
-    sources = _sources(cache, probes)
-    frames = read_sequences(
-        cache, stream=stream, with_features=not is_random, on_samples=on_samples
-    )
+    sources = find_sources(cache, probes)
+    with counting(len(cache), "clip", "pooled") as on_samples:
+        frames = read_sequences(
+            cache, stream=stream, with_features=not is_random, on_samples=on_samples
+        )
     spans = _spans(cache)
     same_bytes = {(pair.video_a, pair.video_b): pair for pair in _same_bytes(probes, spans)}
     pairs: dict[tuple[str, str], Pair] = {}
     clusters: list[Cluster] = []
     counted = set(frames.video_ids)
     while True:
-        aligned = _aligned(frames.centred(counted), least_score=least_score, spans=spans)
-        pairs = {(pair.video_a, pair.video_b): pair for pair in aligned} | same_bytes
+        centred = frames.centred(counted)
+        with counting(len(frames.times), "frame", "compared") as on_frames:
+            candidates = find_candidates(centred, least_score=least_score, on_frames=on_frames)
+            aligned = _aligned(centred, candidates, least_score=least_score, spans=spans)
+            pairs = {(pair.video_a, pair.video_b): pair for pair in aligned} | same_bytes
         clusters = group(pairs.values(), sources)
         kept = {cluster.keep.video_id for cluster in clusters}
         told = {member.copy.video_id for cluster in clusters for member in cluster.copies}
@@ -116,75 +118,6 @@ def has_random_weights(cache: FeatureCache, *, stream: str) -> bool:
     return one is not None and (one.weights == RANDOM or one.encoder.startswith("random-"))
 
 
-def group(pairs: Iterable[Pair], sources: dict[str, Sequence[Copy]]) -> list[Cluster]:
-    """Clusters of sources: the best one first takes what it covers, then the next."""
-    covers: dict[str, list[Pair]] = defaultdict(list)
-    for pair in pairs:
-        if pair.covers_b >= COVERED:
-            covers[pair.video_a].append(pair)
-        if pair.covers_a >= COVERED:
-            covers[pair.video_b].append(pair.turned())
-    taken: set[str] = set()
-    clusters: list[Cluster] = []
-    for video_id in sorted(sources, key=lambda one: (sources[one][0].rank, sources[one][0].uri)):
-        if video_id in taken:
-            continue
-        taken.add(video_id)
-        keep, *same = sources[video_id]
-        members = [Member(copy=copy, kind="exact", score=1.0, pair=None) for copy in same]
-        queue = [video_id]
-        for own in queue:
-            for pair in sorted(covers[own], key=lambda pair: (-pair.score, pair.video_b)):
-                if pair.video_b in taken or pair.video_b not in sources:
-                    continue
-                taken.add(pair.video_b)
-                queue.append(pair.video_b)
-                members += [
-                    Member(copy=copy, kind=pair.kind, score=pair.score, pair=pair)
-                    for copy in sources[pair.video_b]
-                ]
-        if members:
-            clusters.append(Cluster(number=len(clusters), keep=keep, copies=tuple(members)))
-    return clusters
-
-
-def _sources(cache: FeatureCache, probes: Iterable[Probe]) -> dict[str, Sequence[Copy]]:
-    """video_id -> its sources, the best first."""
-    columns = cache.index.select(["video_id", "corrupt", "truncated", "black"]).to_pydict()
-    damaged: set[str] = set()
-    black: dict[str, float] = {}
-    for video_id, corrupt, truncated, share in zip(*columns.values(), strict=True):
-        if corrupt or truncated:
-            damaged.add(video_id)
-        if share is not None:
-            black[video_id] = min(share, black.get(video_id, 1.0))
-    found: dict[str, list[Copy]] = defaultdict(list)
-    for probe in probes:
-        source = probe.source
-        start, end = source.start_seconds, source.end_seconds
-        first, duration = probe.first_seconds, probe.duration_seconds
-        begin = first if start is None else max(first, start)
-        until = first + duration if end is None else min(first + duration, end)
-        found[probe.video_id].append(
-            Copy(
-                video_id=probe.video_id,
-                uri=source.uri,
-                width=probe.width,
-                height=probe.height,
-                duration_seconds=round(max(0.0, until - begin), 6),
-                size_bytes=probe.size_bytes,
-                start_seconds=start,
-                end_seconds=end,
-                is_damaged=probe.truncated or probe.video_id in damaged,
-                black=min(black.get(probe.video_id, 0.0), 0.95),
-            )
-        )
-    return {
-        video_id: sorted(found[video_id], key=lambda copy: (copy.rank, copy.uri))
-        for video_id in sorted(found)
-    }
-
-
 def _spans(cache: FeatureCache) -> Spans:
     starts, ends = (cache.index.column(f"{one}_seconds").to_numpy() for one in ("start", "end"))
     return {
@@ -216,9 +149,15 @@ def _same_bytes(probes: Iterable[Probe], spans: Spans) -> Iterable[Pair]:
             )
 
 
-def _aligned(frames: FrameSequences, *, least_score: float, spans: Spans) -> Iterable[Pair]:
+def _aligned(
+    frames: FrameSequences,
+    candidates: Iterable[tuple[int, int]],
+    *,
+    least_score: float,
+    spans: Spans,
+) -> Iterable[Pair]:
     few_score = least_score + FEW_MARGIN * (1 - least_score)
-    for found in find_candidates(frames, least_score=least_score):
+    for found in candidates:
         a, b = sorted(found, key=lambda number: frames.video_ids[number])
         overlap = align(frames.sequence(a), frames.sequence(b), least_score=least_score)
         if overlap is None or overlap.num_distinct < FEW_DISTINCT:

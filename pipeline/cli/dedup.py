@@ -65,13 +65,12 @@ def dedup(
     from pipeline.duplicate_tables import write_duplicates
 
     with open_cache(cache) as opened:
-        with counted(len(opened), "pooled", unit="clip", quiet=quiet) as progress:
-            found = find_duplicates(
-                opened,
-                stream=stream or opened.streams[0],
-                least_score=least_score,
-                on_samples=progress,
-            )
+        found = find_duplicates(
+            opened,
+            stream=stream or opened.streams[0],
+            least_score=least_score,
+            counting=lambda total, unit, verb: counted(total, verb, unit=unit, quiet=quiet),
+        )
         write_duplicates(opened.layout, found)
     if output is not None:
         _write_list(output, found.kept)

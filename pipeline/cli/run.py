@@ -242,6 +242,7 @@ def look_for_duplicates(
 ) -> str:
     """Cache the sources cheaply inside of the cache, and compare them there: where that is."""
     from pipeline.cache import open_cache
+    from pipeline.cli.counted import counted
     from pipeline.deduplicating import find_duplicates
     from pipeline.duplicate_tables import write_duplicates
     from pipeline.locking import check_folder
@@ -253,7 +254,12 @@ def look_for_duplicates(
     cheap, recipe = replace(options, max_reject_rate=1.0), Recipe.load(DEFAULT_RECIPE)
     execute(sources, recipe, cache=where, options=cheap, quiet=quiet, loud=loud)
     with open_cache(where) as cache:
-        write_duplicates(cache.layout, find_duplicates(cache, stream=cache.streams[0]))
+        found = find_duplicates(
+            cache,
+            stream=cache.streams[0],
+            counting=lambda total, unit, verb: counted(total, verb, unit=unit, quiet=quiet),
+        )
+        write_duplicates(cache.layout, found)
     return where
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from pipeline.cache import open_cache
 from pipeline.cli import call
-from pipeline.deduplicating import find_duplicates, group
+from pipeline.clustering import group
+from pipeline.deduplicating import find_duplicates
 from pipeline.duplicate import Copy, Pair
 from pipeline.duplicate_tables import read_superfluous
 from pipeline.layout import CacheLayout
