@@ -160,10 +160,14 @@ def _print(found: Duplicates, output: Path | None) -> None:
         click.echo()
     num_copies = len(found.sources) - len(found.kept)
     facts = [
-        ("looked at", f"{count_text(len(found.sources), 'source')}, {found.num_videos} videos"),
+        (
+            "looked at",
+            f"{count_text(len(found.sources), 'source')}, {count_text(found.num_videos, 'video')}",
+        ),
         (
             "found",
-            f"{count_text(num_copies, 'source')} superfluous, {len(found.clusters)} clusters",
+            f"{count_text(num_copies, 'source')} superfluous,"
+            f" {count_text(len(found.clusters), 'cluster')}",
         ),
     ]
     if output is not None:
