@@ -15,7 +15,7 @@ from pipeline.clustering import COVERED, find_sources, group
 from pipeline.duplicate import Cluster, Copy, Pair, PairKind
 from pipeline.frame_sequences import FrameSequences, read_sequences
 from pipeline.probing import read_probes
-from schemas.video import Probe
+from schemas.video import Probe, Source
 
 LEAST_SCORE = 0.5
 """Of a pair; docs/duplicates.md has what it was measured on."""
@@ -58,17 +58,19 @@ def find_duplicates(
     *,
     stream: str,
     least_score: float | None = None,
+    among: Callable[[Source], bool] = lambda _: True,
     counting: Counting = lambda *_: contextlib.nullcontext(lambda _: None),
 ) -> Duplicates:
     """Compare all videos of a cache with each other by a stream's features and by pictures.
 
-    `least_score` None: as of `default_score`. Errors as of `read_sequences` and `find_candidates`.
+    `least_score` None: as of `default_score`. Only sources that are `among` those that count are
+    kept or superfluous. Errors as of `read_sequences` and `find_candidates`.
     """
     is_random = has_random_weights(cache, stream=stream)
     if least_score is None:
         least_score = default_score(cache, stream=stream)
     probes = [probe for probe in read_probes(cache.layout) if probe.video_id in cache.videos]
-    sources = find_sources(cache, probes)
+    sources = find_sources(cache, (probe for probe in probes if among(probe.source)))
     with counting(len(cache), "clip", "pooled") as on_samples:
         frames = read_sequences(
             cache, stream=stream, with_features=not is_random, on_samples=on_samples

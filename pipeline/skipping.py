@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pipeline.duplicate_tables import read_superfluous
 from pipeline.layout import CacheLayout
@@ -10,6 +10,8 @@ from pipeline.probing import read_probes
 from pipeline.signing import to_public
 from schemas.errors import NoSources
 from schemas.video import Source
+
+Identity = tuple[str, float | None, float | None]
 
 
 def skip_duplicates(
@@ -23,8 +25,7 @@ def skip_duplicates(
     Errors as of `read_superfluous`. NoSources: all of them would be left out.
     """
     superfluous = {(one.uri, one.start_seconds, one.end_seconds) for one in read_superfluous(where)}
-    cached = {_identity(p.source) for p in read_probes(layout) if p.reject is None}
-    superfluous -= cached
+    superfluous -= _cached(layout)
     kept = tuple(source for source in sources if _identity(source) not in superfluous)
     if not kept:
         raise NoSources(
@@ -34,5 +35,18 @@ def skip_duplicates(
     return kept, len(sources) - len(kept)
 
 
-def _identity(source: Source) -> tuple[str, float | None, float | None]:
+def are_there(sources: Sequence[Source], *, layout: CacheLayout) -> Callable[[Source], bool]:
+    """Whether a source is one of these, or of those that the cache at `layout` holds.
+
+    Any other cannot make one of these superfluous.
+    """
+    there = {_identity(source) for source in sources} | _cached(layout)
+    return lambda source: _identity(source) in there
+
+
+def _cached(layout: CacheLayout) -> set[Identity]:
+    return {_identity(p.source) for p in read_probes(layout) if p.reject is None}
+
+
+def _identity(source: Source) -> Identity:
     return to_public(source.uri), source.start_seconds, source.end_seconds

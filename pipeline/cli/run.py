@@ -246,6 +246,7 @@ def look_for_duplicates(
     from pipeline.deduplicating import find_duplicates
     from pipeline.duplicate_tables import write_duplicates
     from pipeline.locking import check_folder
+    from pipeline.skipping import are_there
 
     check_folder(layout)
     where = str(layout.look)
@@ -257,6 +258,7 @@ def look_for_duplicates(
         found = find_duplicates(
             cache,
             stream=cache.streams[0],
+            among=are_there(sources, layout=layout),
             counting=lambda total, unit, verb: counted(total, verb, unit=unit, quiet=quiet),
         )
         write_duplicates(cache.layout, found)

@@ -286,6 +286,14 @@ def test_real_files_by_random_features(corpus_dir, tmp_path, capsys):
         assert (report["videos"], report["skipped"]) == expected
     assert call(["verify", str(alone), "-q"]) == 0
     capsys.readouterr()
+    # One that was looked at, and is neither cached nor a source of this run, does not count.
+    for path in alone.iterdir():
+        if path.name != "duplicates":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    copy_alone = ["run", str(videos / "bikes_crf38.mp4"), str(alone), "-q", "--json"]
+    assert call([*copy_alone, "--skip-duplicates"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["videos"], report["skipped"]) == (1, 0)
     # What is cached already stays in the run, whatever the table says of it.
     again = ["run", str(videos), str(cache), "--skip-duplicates", str(cache), "-q", "--json"]
     assert call(again) == 0
