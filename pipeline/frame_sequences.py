@@ -21,7 +21,7 @@ from pipeline.aligning import Sequence
 from pipeline.cache import FeatureCache
 from pipeline.clip_vectors import shown_grids, to_directions
 from pipeline.pooling import FrameVectors, pool_frames
-from pipeline.thumbnails import mirror, picture_vectors, read_thumbnails
+from pipeline.thumbnails import Pictures, Thumbnails, mirror, picture_vectors, read_thumbnails
 
 BLACK = 0.98
 """Share of black pixels from which a clip shows nothing: all such clips are alike."""
@@ -105,52 +105,74 @@ def read_sequences(
     `with_features` False: of the pictures alone if there are any. `on_samples` is told how many
     more samples are done. Errors as of `pool_frames` and `read_thumbnails`.
     """
-    index, sampling = cache.index, cache.recipe.sampling
-    T, clip_seconds = sampling.frames_per_clip, sampling.frames_per_clip / sampling.fps
-    has_pictures = cache.recipe.preview.enabled
-    codes, ids = _codes(index.column("video_id").to_pylist())
-    starts_N = index.column("start_seconds").to_numpy()
-    num_frames_N = index.column("num_frames").to_numpy()
-    black_N = np.array([value or 0.0 for value in index.column("black").to_pylist()])
-    features, pictures, times, owners, step_seconds = [], [], [], [], clip_seconds
-    thumbnails = read_thumbnails(cache, on_samples=on_samples) if has_pictures else None
+    thumbnails: Iterator[Thumbnails] | None = None
     pooled: Iterator[FrameVectors] | None = None
-    if with_features or not has_pictures:
-        pooled = pool_frames(
-            cache, stream=stream, on_samples=(lambda _: None) if has_pictures else on_samples
+    if cache.recipe.preview.enabled:
+        thumbnails, on_samples = read_thumbnails(cache, on_samples=on_samples), lambda _: None
+    if with_features or thumbnails is None:
+        pooled = pool_frames(cache, stream=stream, on_samples=on_samples)
+    parts = [
+        _take_shown(
+            cache,
+            rows,
+            features=None if pooled is None else next(pooled).vectors,
+            pictures=None if thumbnails is None else next(thumbnails).pictures,
         )
-    for rows in cache.extents.rows_by_shard().values():
-        vectors_NGD = (
-            np.zeros((len(rows), T, 0), np.float16) if pooled is None else (next(pooled).vectors)
-        )
-        G = vectors_NGD.shape[1]
-        step_seconds = clip_seconds / G
-        shown_NG = shown_grids(num_frames_N[rows], G=G, T=T)
-        shown_NG &= (black_N[rows] < BLACK)[:, None]
-        features.append(vectors_NGD[shown_NG])
-        if thumbnails is not None:
-            pictures.append(next(thumbnails).pictures[:, np.arange(G) * T // G][shown_NG])
-        times.append((starts_N[rows][:, None] + np.arange(G) * step_seconds)[shown_NG])
-        owners.append(np.broadcast_to(codes[rows][:, None], shown_NG.shape)[shown_NG])
-    times_N, owners_N = np.concatenate(times), np.concatenate(owners)
-    order = np.lexsort((times_N, owners_N))
-    bounds = np.searchsorted(owners_N[order], np.arange(len(ids) + 1))
+        for rows in cache.extents.rows_by_shard().values()
+    ]
+    rows_N = np.concatenate([part.rows for part in parts])
+    times_N = np.concatenate([part.times for part in parts])
+    ids, codes = np.unique(cache.index.column("video_id").to_numpy(), return_inverse=True)
+    order = np.lexsort((times_N, codes[rows_N]))
+    starts = np.searchsorted(codes[rows_N][order], np.arange(len(ids) + 1))
     sequences = FrameSequences(
-        video_ids=tuple(ids),
-        starts=bounds,
-        features=np.concatenate(features)[order],
+        video_ids=tuple(ids.tolist()),
+        starts=starts,
+        features=np.concatenate([part.features for part in parts])[order],
         pictures=np.zeros((len(order), 0), np.float16),
         times=times_N[order],
-        step_seconds=step_seconds,
+        step_seconds=parts[0].step_seconds,
     )
-    if not pictures:
+    if thumbnails is None:
         return sequences
-    thumbnails_N = np.concatenate(pictures)[order]
-    vectors = [picture_vectors(thumbnails_N[own]) for own in sequences.frames_of]
+    pictures = np.concatenate([part.pictures for part in parts])[order]
+    vectors = [picture_vectors(pictures[own]) for own in sequences.frames_of]
     return replace(sequences, pictures=np.concatenate(vectors).astype(np.float16))
 
 
-def _codes(video_ids: list[str]) -> tuple[npt.NDArray[np.int64], list[str]]:
-    numbers: dict[str, int] = {}
-    codes = [numbers.setdefault(video_id, len(numbers)) for video_id in video_ids]
-    return np.array(codes, dtype=np.int64), list(numbers)
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    rows: npt.NDArray[np.int64]
+    times: npt.NDArray[np.float64]
+    features: npt.NDArray[np.float16]
+    pictures: Pictures
+    step_seconds: float
+
+
+def _take_shown(
+    cache: FeatureCache,
+    rows: npt.NDArray[np.int64],
+    *,
+    features: npt.NDArray[np.float16] | None,
+    pictures: Pictures | None,
+) -> _Shown:
+    """What is not fill, and not black, of the clips of one shard."""
+    T = cache.recipe.sampling.frames_per_clip
+    if features is None:
+        features = np.zeros((len(rows), T, 0), np.float16)
+    if pictures is None:
+        pictures = np.zeros((len(rows), T, 0, 0), np.uint8)
+    G = features.shape[1]
+    step_seconds = T / cache.recipe.sampling.fps / G
+    columns = cache.index.select(["start_seconds", "num_frames", "black"]).take(rows)
+    starts_N, num_frames_N = (column.to_numpy() for column in columns.columns[:2])
+    black_N = columns.column("black").fill_null(0.0).to_numpy()
+    shown_NG = shown_grids(num_frames_N, G=G, T=T) & (black_N < BLACK)[:, None]
+    times_NG = starts_N[:, None] + np.arange(G) * step_seconds
+    return _Shown(
+        rows=np.broadcast_to(rows[:, None], shown_NG.shape)[shown_NG],
+        times=times_NG[shown_NG],
+        features=features[shown_NG],
+        pictures=pictures[:, np.arange(G) * T // G][shown_NG],
+        step_seconds=step_seconds,
+    )
