@@ -187,6 +187,7 @@ def test_a_signal_ends_it_at_once_and_it_goes_on(
     )
     assert done.returncode == 128 + number
     assert done.stderr.strip().startswith("Interrupted. What is committed is kept")
+    assert not (tmp_path / "out" / ".tmp").exists()
     assert not (tmp_path / "out" / "cache.json").exists()
     _run(capsys, *arguments)
     assert verify_cache(tmp_path / "out").findings == []
