@@ -1,4 +1,4 @@
-"""Import transformers with nothing of vision, and let it speak only where libraries may."""
+"""Import packages that are not everywhere; transformers with nothing of vision, and hushed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterator
+from importlib import metadata
+
+from schemas.errors import UsageError
 
 
 @contextlib.contextmanager
@@ -31,3 +34,29 @@ def hush_transformers() -> None:
     if logging.getLogger().level >= logging.CRITICAL:
         own_logging.set_verbosity_error()
         own_logging.disable_progress_bar()
+
+
+def package_version(package: str, *, what: str, extra: str) -> str:
+    """Of a package that `what`, such as `scenes are found by`, needs; it is not imported.
+
+    UsageError: it is not installed; `extra` of this distribution asks for it.
+    """
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError as error:
+        raise UsageError(
+            f"{what} the package {package}, which is not installed",
+            hint=f"pip install 'reelcache[{extra}]'",
+        ) from error
+
+
+@contextlib.contextmanager
+def told_if_broken(package: str, *, extra: str) -> Iterator[None]:
+    """Within this context a package is imported. UsageError: it is there but cannot be."""
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(
+            f"the package {package} cannot be imported: {error}",
+            hint=f"pip install --force-reinstall 'reelcache[{extra}]'",
+        ) from error

@@ -1,20 +1,22 @@
-"""Where somebody speaks: Silero VAD, with the weights and the rules of its package silero-vad."""
+"""Where somebody speaks: Silero VAD, with the weights and the rules of its package silero-vad.
+
+Nothing is loaded before there is a sound to listen to.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import warnings
 from collections.abc import Iterable, Iterator
-from importlib import metadata
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from schemas.errors import UsageError
+from encoders.importing import package_version, told_if_broken
 
-PACKAGE = "silero-vad"
+PACKAGE, _EXTRA = "silero-vad", "speech"
 RATE = 16_000
 CHUNK_SAMPLES = 512
 THRESHOLD = 0.5
@@ -27,23 +29,26 @@ class VoiceDetector:
 
     def __init__(self) -> None:
         """UsageError: the package is not installed."""
+        self._version = package_version(PACKAGE, what="speech is found by", extra=_EXTRA)
+
+    @cached_property
+    def _package(self) -> Any:
+        with _as_before(), told_if_broken(PACKAGE, extra=_EXTRA):
+            import silero_vad
+
+            return silero_vad
+
+    @cached_property
+    def _network(self) -> Any:
         with _as_before():
-            try:
-                import silero_vad
-            except ImportError as error:
-                raise UsageError(
-                    f"speech is found by the package {PACKAGE}, which is not installed",
-                    hint="pip install 'reelcache[speech]'",
-                ) from error
-            self._package: Any = silero_vad
-            self._network: Any = silero_vad.load_silero_vad()
+            return self._package.load_silero_vad()
 
     @property
     def made_by(self) -> dict[str, Any]:
         """What its answers follow from, JSON-ready."""
         return {
             "by": PACKAGE,
-            "version": metadata.version(PACKAGE),
+            "version": self._version,
             "threshold": THRESHOLD,
             "min_speech_ms": MIN_SPEECH_MS,
             "min_silence_ms": MIN_SILENCE_MS,
@@ -54,8 +59,10 @@ class VoiceDetector:
         """(start, end, mean probability) of each stretch of speech, in seconds from the start.
 
         `sound` is 16 kHz mono in [-1, 1], in pieces of any length; what is kept of it is a number
-        for each 32 ms.
+        for each 32 ms. UsageError: the package is broken.
         """
+        import torch
+
         probabilities: list[float] = []
         num_samples = 0
         held = np.zeros(0, np.float32)
@@ -87,12 +94,16 @@ class VoiceDetector:
         return found
 
     def _judge(self, chunk: npt.NDArray[np.float32]) -> float:
+        import torch
+
         return float(self._network(torch.from_numpy(chunk), RATE).item())
 
 
 @contextlib.contextmanager
 def _as_before() -> Iterator[None]:
     """Undo what loading the package does to a process: it takes all but one thread from torch."""
+    import torch
+
     num_threads = torch.get_num_threads()
     try:
         with warnings.catch_warnings():

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Literal
 
+from pipeline.places import make_scratch
 from pipeline.source_files import content_sha256, fetch, is_remote, size_and_time, to_path
 from pipeline.storage import storage_errors
 from schemas.errors import VideoError
@@ -144,7 +145,7 @@ class Fetcher:
         if self._folder is None:
             where = self._scratch or Path(tempfile.gettempdir())
             with storage_errors(where):
-                where.mkdir(parents=True, exist_ok=True)
+                make_scratch(where)
                 self._folder = Path(tempfile.mkdtemp(prefix="fetched-", dir=where))
         return self._folder
 
@@ -208,7 +209,7 @@ def local_file(uri: str, *, num_bytes: int, scratch: Path | None) -> Iterator[Pa
         return
     folder = scratch or Path(tempfile.gettempdir())
     with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_scratch(folder)
         own = Path(tempfile.mkdtemp(prefix="fetched-", dir=folder))
     try:
         copy = own / f"video{_ending(uri)}"

@@ -1,4 +1,7 @@
-"""Find events in the videos of a cache, and keep them in its tables; only what is not there yet."""
+"""Find events in the videos of a cache, and keep them in its tables; only what is not there yet.
+
+A detector says at once what it is made by, and is loaded when there is a video to look at.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from schemas.errors import UsageError, VideoError
 from schemas.event import Event
 from schemas.recipe import differing_fields
 
+ONLY_SPEECH = "only_speech"
+"""In `made_by` of transcripts: what found the speech that alone was transcribed, or False."""
 WRITE_SECONDS = 60.0
 """What a kill may cost; an interrupt costs nothing but the video in hand."""
 Progress = Callable[[str, float, float], None]
@@ -89,26 +94,37 @@ def speech_detector() -> Detector:
 
 
 def transcript_detector(
-    folder: str, *, device: str, language: str = "", only_speech: bool = False
+    folder: str,
+    *,
+    device: str,
+    language: str = "",
+    speech: Mapping[str, Any] | None = None,
 ) -> Detector:
-    """A Whisper model of transformers; `only_speech`: it hears what is in the table of speech.
+    """A Whisper model of transformers.
 
-    WeightsError, UsageError as of `Transcriber`.
+    `speech` is what the cache's table of speech was made by: only that is transcribed then, of
+    videos that were looked at for it; the others wait. WeightsError, UsageError as of
+    `Transcriber`.
     """
     from encoders.transcribing import CHUNK_SECONDS, Transcriber
 
     transcriber = Transcriber(folder, device=device, language=language)
-    made_by = {**transcriber.made_by, "only_speech": only_speech}
+    made_by = {**transcriber.made_by, ONLY_SPEECH: False if speech is None else dict(speech)}
 
     def find(
         cache: FeatureCache, sources: Sequence[VideoSource], progress: Callable[[float], None]
     ) -> Iterator[Found]:
+        known = None
+        if speech is not None:
+            known = _known(cache, SPEECH)[0]
+            if read_maker(cache.layout, kind=SPEECH)[1] is not None:
+                sources = [source for source in sources if source.video_id in known]
         return find_transcripts(
             cache,
             sources,
             transcriber=transcriber,
             chunk_seconds=CHUNK_SECONDS,
-            speech=_known(cache, SPEECH)[0] if only_speech else None,
+            speech=known,
             progress=progress,
         )
 
@@ -151,7 +167,7 @@ def add_events(
 
     wrote, is_kept = time.monotonic(), True
     try:
-        for video_id, found in detector.find(cache, sources, count):
+        for video_id, found in detector.find(cache, sources, count) if sources else ():
             if isinstance(found, VideoError):
                 report.failed[video_id] = found.message
                 continue
@@ -165,6 +181,14 @@ def add_events(
         if not is_kept:
             _keep(cache, detector, known)
     return report
+
+
+def not_looked_at(cache: FeatureCache, *, kind: str) -> list[str]:
+    """Videos that the detector of a kind has not looked at; none where no detector's table is."""
+    if kind not in list_kinds(cache.layout) or read_maker(cache.layout, kind=kind)[1] is None:
+        return []
+    known, _ = _known(cache, kind)
+    return [video_id for video_id in cache.videos if video_id not in known]
 
 
 def _known(cache: FeatureCache, kind: str) -> tuple[dict[str, list[Event]], dict[str, Any] | None]:

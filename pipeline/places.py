@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
+from pipeline.ending import not_while_ending
 from pipeline.patience import patiently
 from pipeline.signing import to_public
 from pipeline.source_files import is_remote, to_path
@@ -68,6 +69,12 @@ def scratch_for(root: Place) -> Path:
         return root / ".tmp"
     digest = hashlib.sha256(str(root).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"reelcache-{digest}"
+
+
+def make_scratch(folder: Path) -> None:
+    """Make a folder for temporary files, unless the process ends and removes them. OSError."""
+    with not_while_ending():
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def read_bytes(place: Place) -> bytes:
@@ -187,7 +194,7 @@ def local_copy(place: Place, *, scratch: Path) -> Iterator[Path]:
     if isinstance(place, Path):
         yield place
         return
-    scratch.mkdir(parents=True, exist_ok=True)
+    make_scratch(scratch)
     handle, name = tempfile.mkstemp(prefix=f"{place.name}.", dir=scratch)
     os.close(handle)
     copy = Path(name)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.patience import patiently
-from pipeline.places import Place, read_bytes
+from pipeline.places import Place, make_scratch, read_bytes
 from pipeline.stores import appears_whole
 from schemas.errors import CacheDamaged, StorageError
 
@@ -46,7 +46,7 @@ def storage_errors(path: Place | str) -> Iterator[None]:
 def temporary_file(scratch: Path, *, name: str) -> Iterator[Path]:
     """A path under `scratch` that is gone afterwards, published or not."""
     with storage_errors(scratch.parent):
-        scratch.mkdir(parents=True, exist_ok=True)
+        make_scratch(scratch)
     path = scratch / f"{name}.{uuid.uuid4().hex}"
     try:
         yield path

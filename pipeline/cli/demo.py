@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
@@ -163,12 +164,17 @@ def _explain(path: Path, rejects: tuple[Reject, ...]) -> None:
             click.echo(f"  and {len(rejects) - SHOWN_REJECTS} more: pipeline rejects {shown}")
     else:
         click.echo("Nothing was rejected.")
+    searches = f"  pipeline index {shown}\n  pipeline search {shown} --like {key}\n"
+    if importlib.util.find_spec("faiss") is None:  # they would only say so
+        searches = ""
     click.echo(
         f"""
 Where to look next (`source .venv/bin/activate` makes `pipeline` a command):
   pipeline inspect {shown}
   pipeline inspect {shown}::{key}
   pipeline stats {shown}
+  pipeline report {shown} -o {shlex.quote(str(path.parent / "report"))}
+{searches}  pipeline dedup {shown}
 In Python:
   from pipeline import open_cache
   sample = open_cache("{path}")["{key}"]

@@ -132,24 +132,27 @@ def _detectors(
     language: str,
     device: str,
 ) -> Iterator[Detector]:
-    # Each is loaded when the one before is done with all videos.
+    # Each is asked for when the one before is done with all videos.
     from encoders.devices import choose_device
-    from pipeline.events import list_kinds
-    from pipeline.finding_events import scene_detector, speech_detector, transcript_detector
+    from pipeline.events import list_kinds, read_maker
+    from pipeline.finding_events import (
+        not_looked_at,
+        scene_detector,
+        speech_detector,
+        transcript_detector,
+    )
     from pipeline.finding_speech import SPEECH
 
-    device = choose_device(device)
+    if device != "auto":
+        device = choose_device(device)
     if scenes:
         yield scene_detector(device=device)
-    if speech:
+    if speech or (transcripts is not None and not_looked_at(cache, kind=SPEECH)):
         yield speech_detector()
     if transcripts is not None:
-        yield transcript_detector(
-            transcripts,
-            device=device,
-            language=language,
-            only_speech=SPEECH in list_kinds(cache.layout),
-        )
+        there = SPEECH in list_kinds(cache.layout)
+        maker = read_maker(cache.layout, kind=SPEECH)[0] if there else None
+        yield transcript_detector(transcripts, device=device, language=language, speech=maker)
 
 
 def _find(

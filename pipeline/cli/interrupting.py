@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from pipeline.ending import undo_all
+from pipeline.ending import end_making, undo_all
 
 SHOW_CURSOR = "\x1b[?25h"
 SENTENCE = "\nInterrupted. What is committed is kept: run the same command again to go on.\n"
@@ -33,6 +33,7 @@ def end_when_told() -> Iterator[None]:
             os.write(2, text.encode())
             # Threads that still work stumble over what is undone; that is no news.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        end_making()
         undo_all()
         os._exit(128 + number)
 

@@ -82,6 +82,6 @@ def test_loading_it_leaves_the_process_as_it_was() -> None:
     random.seed(5)
     np.random.seed(5)
     torch.manual_seed(5)
-    ShotDetector()
+    assert ShotDetector()._network is not None
     assert (random.random(), np.random.random(), torch.rand(()).item()) == expected
     assert not torch.are_deterministic_algorithms_enabled()

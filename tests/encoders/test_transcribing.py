@@ -35,7 +35,7 @@ def test_what_is_said_lies_in_the_sound_and_in_order(folder: Path) -> None:
 
 def test_times_and_text_are_read_from_tokens(folder: Path) -> None:
     transcriber = Transcriber(str(folder))
-    words = transcriber._tokenizer.get_vocab()
+    words = transcriber._loaded.tokenizer.get_vocab()
 
     def token(seconds: float) -> int:
         return words[f"<|{seconds:.2f}|>"]
@@ -68,6 +68,6 @@ def test_what_is_no_whisper_is_refused(folder: Path, tmp_path: Path) -> None:
         Transcriber(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(WeightsError, match="not a Whisper model"):
-        Transcriber(str(tmp_path))
+        Transcriber(str(tmp_path)).transcribe(noise(1))
     with pytest.raises(UsageError, match="no language 'xx'"):
-        Transcriber(str(folder), language="xx")
+        Transcriber(str(folder), language="xx").transcribe(noise(1))

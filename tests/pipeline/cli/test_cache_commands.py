@@ -187,9 +187,35 @@ def test_a_signal_ends_it_at_once_and_it_goes_on(
     )
     assert done.returncode == 128 + number
     assert done.stderr.strip().startswith("Interrupted. What is committed is kept")
+    assert not (tmp_path / "out" / ".tmp").exists()
     assert not (tmp_path / "out" / "cache.json").exists()
     _run(capsys, *arguments)
     assert verify_cache(tmp_path / "out").findings == []
+
+
+@pytest.mark.parametrize("to", ["parquet", "safetensors", "npy"])
+def test_an_export_that_is_interrupted_leaves_no_temporary_file(
+    odd_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str
+) -> None:
+    arguments = ["export", str(odd_cache), str(tmp_path / "out"), "--to", to]
+    code = (
+        "import os, signal, sys\nfrom pipeline import exporting\nfrom pipeline.cli import call\n"
+        "old, count = exporting._read, 0\n"
+        "def read(*arguments):\n"
+        "    global count\n    count += 1\n"
+        "    if count == 8:\n        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return old(*arguments)\n"
+        f"exporting._read = read\nsys.exit(call({arguments!r}))\n"
+    )
+    root = str(Path(__file__).resolve().parents[3])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=False
+    )
+    assert done.returncode == 130
+    assert "Interrupted. What is committed is kept" in done.stderr
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert not names & {".tmp", "_export.json"}
+    _run(capsys, *arguments)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

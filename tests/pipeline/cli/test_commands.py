@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -379,6 +381,15 @@ def test_demo_explains(
     assert "the features mean nothing yet" in " ".join(text.split())
     assert "broken.mp4: not_a_video" in text
     assert "pipeline run YOUR-VIDEOS/ YOUR-CACHE/ --recipe tiny" in text
+    next_ones = text.partition("Where to look next")[2].partition("In Python:")[0]
+    commands = [shlex.split(line) for line in next_ones.splitlines() if line.startswith("  ")]
+    searches = ["index", "search"] if importlib.util.find_spec("faiss") else []
+    names = ["inspect", "inspect", "stats", "report", *searches, "dedup"]
+    assert [command[1] for command in commands] == names
+    for command in commands:
+        assert command[0] == "pipeline"
+        assert _text(capsys, *command[1:])
+    assert (tmp_path / "demo" / "report" / "index.html").is_file()
     report = _json(capsys, "demo")
     assert (report["videos"], report["skipped"], report["verified"]) == (0, 4, True)
 

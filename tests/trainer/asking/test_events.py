@@ -19,7 +19,7 @@ from schemas.errors import AnnotationError, ConfigError, FingerprintMismatch, Us
 from schemas.event import Event
 from tests.trainer.asking.asked_runs import CONFIG, FROZEN, merged
 from trainer.asking.viewing import Viewer
-from trainer.asking.watching import find_events_for
+from trainer.asking.watching import event_detectors
 from trainer.cli import call
 from trainer.config import TrainConfig
 from trainer.data.annotation import Message
@@ -152,17 +152,12 @@ def test_a_raw_video_is_asked_with_the_same_events(
     assert "A bell" in model.tokenizer.decode(row.ids_L)
 
 
-def test_it_is_never_asked_without_them(
-    trained: SimpleNamespace, cache_path: Path, videos: list[Path]
-) -> None:
+def test_it_is_never_asked_without_them(trained: SimpleNamespace, cache_path: Path) -> None:
     model = open_model(trained.model)
     with open_cache(cache_path) as cache, pytest.raises(UsageError, match="no events of the kind"):
         Viewer(model, cache)
-    with open_cache(trained.cache) as cache:
-        (first,) = [cache.aliases[str(videos[0])]]
-        one = SimpleNamespace(videos={first: []}, layout=cache.layout)
-        with pytest.raises(UsageError, match="trained with events of yours"):
-            find_events_for(model.preprocessing, one)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="trained with events of yours"):
+        event_detectors(model.preprocessing)
 
 
 def test_events_of_another_maker_are_refused(
