@@ -154,7 +154,10 @@ def _names(cache: FeatureCache) -> dict[str, set[str]]:
     names: dict[str, set[str]] = {}
     for video_id in cache.videos:
         names.setdefault(video_id, set()).add(video_id)
-    for alias, video_id in cache.aliases.items():
+    aliases = [*cache.aliases.items()]
+    # A uri stands for each video that is a span of it.
+    aliases += [(uri, video_id) for video_id, uris in cache.uris.items() for uri in uris]
+    for alias, video_id in aliases:
         file = PurePath(alias.partition("?~")[0]).name
         for name in {alias, file, file.rpartition(".")[0] or file}:
             names.setdefault(name, set()).add(video_id)

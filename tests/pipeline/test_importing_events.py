@@ -132,6 +132,16 @@ def test_a_bad_row_is_named(cache: FeatureCache, tmp_path: Path, text: str, prob
         import_events(cache, path)
 
 
+def test_a_file_of_several_spans_is_not_guessed(odd_cache: Path, tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    with open_cache(odd_cache) as cache:
+        (uri,) = {one for one in cache.aliases if one.endswith("/50.mp4")}
+        for name in ("50.mp4", "50", uri):
+            path.write_text(f"video,start,end\n{name},1.5,2\n")
+            with pytest.raises(UsageError, match="may be one of 2 videos"):
+                import_events(cache, path)
+
+
 def test_a_file_that_is_no_table_is_refused(cache: FeatureCache, tmp_path: Path) -> None:
     for name, data in (("a.parquet", b"no"), ("a.jsonl", b"[1]\n"), ("a.srt", b"\xff\xfe1")):
         (tmp_path / name).write_bytes(data)
