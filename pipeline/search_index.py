@@ -162,7 +162,7 @@ def read_search_index(cache: FeatureCache, info: SearchIndexInfo) -> SearchIndex
     place, layout = cache.layout.search / info.file, cache.layout
     again = remake(layout, stream=info.stream, space=info.space)
     try:
-        if list_sizes(layout.search).get(info.file) != info.file_bytes:
+        if not is_whole(layout, info):
             raise CacheDamaged(f"{place}: is not there whole", hint=again)
         with local_copy(place, scratch=layout.scratch) as path:
             if file_digest(path) != info.file_sha256:
@@ -173,6 +173,11 @@ def read_search_index(cache: FeatureCache, info: SearchIndexInfo) -> SearchIndex
     if (len(vectors), vectors.dim) != (info.num_vectors, info.dim):
         raise CacheDamaged(f"{place}: {len(vectors)} vectors of {vectors.dim}", hint=again)
     return SearchIndex(info=info, vectors=vectors, rows=rows_of_vectors(cache, info))
+
+
+def is_whole(layout: CacheLayout, info: SearchIndexInfo) -> bool:
+    """Whether its file is there, as long as it was written."""
+    return list_sizes(layout.search).get(info.file) == info.file_bytes
 
 
 def publish_search_index(

@@ -236,6 +236,16 @@ def test_a_damaged_index_is_said_with_what_to_do(layout, how):
     assert len(open_index(layout).vectors) == 20
 
 
+@pytest.mark.parametrize("how", ["cut", "gone"])
+def test_an_index_without_its_file_is_made_anew(layout, how):
+    info = update(layout)[0].info
+    damages()[how](layout, info)
+    made, _ = update(layout)
+    assert (made.info, made.num_added) == (info, 20)
+    assert "not there whole" in made.why_anew
+    assert len(open_index(layout).vectors) == 20
+
+
 def test_the_json_goes_there_and_back(layout):
     info = update(layout)[0].info
     text = info.to_json().encode()
