@@ -28,6 +28,7 @@ from pipeline.places import Place, list_sizes, local_copy, read_bytes
 from pipeline.storage import delete, publish, publish_bytes, temporary_file
 from pipeline.vector_index import KINDS, Kind, Numbers, VectorIndex
 from schemas.errors import CacheDamaged, FingerprintMismatch, UsageError
+from schemas.json_text import parse_json
 
 FORMAT = 1
 """Of the JSON; another one is made anew."""
@@ -88,7 +89,7 @@ class SearchIndexInfo:
     def from_json(cls, text: bytes, *, where: str) -> SearchIndexInfo:
         """The inverse of `to_json`. CacheDamaged names `where`."""
         try:
-            fields: dict[str, Any] = json.loads(text)
+            fields: dict[str, Any] = parse_json(text)
             fields["shards"] = tuple((str(name), int(num)) for name, num in fields["shards"])
             info = cls(**fields)
             plain: dict[type, tuple[str, ...]] = {

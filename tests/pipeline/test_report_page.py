@@ -11,7 +11,9 @@ import pytest
 
 from benchmarks.browsing import Visit, open_browser, visit, why_not
 from pipeline.cache import open_cache
+from pipeline.events import write_events
 from pipeline.report_folder import write_report
+from schemas.event import Event
 from tests.pipeline.pictured import LONG, PLAIN, SINGLE, STRANGE, VIDEOS, write_pictured
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
@@ -248,6 +250,25 @@ def test_strange_names_are_text(opened: Visit) -> None:
         assert page.locator("#video code bdi").text_content() in name.replace(
             "\n", "\\u000a"
         ).replace("\u202e", "\\u202e")
+
+
+def test_an_event_of_any_times_does_not_hang_the_page(browser: Any, tmp_path: Path) -> None:
+    layout = write_pictured(tmp_path / "cache")
+    times = [(1e300, 2e300), (0.5, 1e290), (-1e290, 1.0)]
+    far = [
+        Event(video_id=PLAIN, start_seconds=start, end_seconds=end, kind="far")
+        for start, end in times
+    ]
+    write_events(layout, kind="far", events=far, made_by={})
+    with open_cache(layout.root) as cache:
+        write_report(cache, tmp_path / "report")
+    opened = visit(browser, tmp_path / "report" / "index.html")
+    _open(opened.page, PLAIN)
+    assert "1 event outside of the video" in opened.page.locator("#video .note").text_content()
+    assert opened.page.locator(".lane.events .event").count() == 3 + 2
+    assert opened.page.locator(".tick").last.text_content().startswith("10")
+    assert opened.said == []
+    opened.page.close()
 
 
 def test_a_page_without_its_data_says_so(browser: Any, report: Path, tmp_path: Path) -> None:
