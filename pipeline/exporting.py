@@ -22,7 +22,8 @@ from pipeline.clip_columns import OF_VIDEOS, clip_columns
 from pipeline.layout import CacheLayout
 from pipeline.peeking import peek
 from pipeline.places import Place, list_sizes, scratch_for
-from pipeline.storage import publish_bytes, storage_errors
+from pipeline.slicing import check_apart
+from pipeline.storage import delete, publish_bytes, storage_errors
 from schemas.compact import as_float16
 from schemas.errors import UsageError
 from schemas.recipe import AUDIO
@@ -39,6 +40,8 @@ WRITERS: dict[str, str] = {
 }
 """Format -> module:function."""
 INFO = "_export.json"
+BEGUN = "_export.begun"
+"""Is there until INFO is: what lies beside it is of an export that was not finished."""
 SCALE = "_scale"
 MOST_OF_A_SAMPLE = 0.5
 """A part of a sample that is at least so large is read as the whole of it, with one call."""
@@ -153,6 +156,7 @@ def export_cache(
     write: Write = getattr(importlib.import_module(module), name)
     scratch = scratch_for(root)
     try:
+        publish_bytes(b"", root / BEGUN, scratch=scratch)
         names = write(selection, root, progress=progress)
         info = {
             "format": to,
@@ -168,6 +172,7 @@ def export_cache(
         }
         text = json.dumps(info, indent=1, ensure_ascii=False) + "\n"
         publish_bytes(text.encode(), root / INFO, scratch=scratch)
+        delete(root / BEGUN)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return Export(num_clips=len(selection.rows), num_bytes=_size(root, names), names=tuple(names))
@@ -248,6 +253,7 @@ def _check_place(root: Place, cache: FeatureCache) -> None:
         raise UsageError(f"{root}: is a file; OUT must be a folder, new or of an unfinished export")
     if root == cache.layout.root:
         raise UsageError(f"{root} is the cache itself")
+    check_apart(CacheLayout(root), [cache])
     names = set(list_sizes(root))
     if isinstance(root, Path) and root.is_dir():
         names |= {entry.name for entry in root.iterdir()}
@@ -257,8 +263,9 @@ def _check_place(root: Place, cache: FeatureCache) -> None:
         )
     if CacheLayout(root).info.name in names:
         raise UsageError(f"{root} is a cache", hint="name a new folder for the export")
-    ours = (".parquet", ".safetensors", ".npy", ".lance")
-    strange = [name for name in names if not name.endswith(ours) and name != ".tmp"]
+    # Files of these kinds may be anyone's, unless an export has begun here.
+    ours = (".parquet", ".safetensors", ".npy", ".lance") if BEGUN in names else ()
+    strange = [name for name in names - {".tmp", BEGUN} if not name.endswith(ours)]
     if strange:
         raise UsageError(
             f"{root}: holds other files, such as {min(strange)}", hint="name a new folder"
