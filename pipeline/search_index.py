@@ -25,7 +25,7 @@ from pipeline.cache import FeatureCache
 from pipeline.clip_vectors import Vectors
 from pipeline.layout import CacheLayout
 from pipeline.places import Place, list_sizes, local_copy, read_bytes
-from pipeline.storage import delete, publish, publish_bytes, temporary_file
+from pipeline.storage import delete, publish, publish_bytes, storage_errors, temporary_file
 from pipeline.vector_index import KINDS, Kind, Numbers, VectorIndex
 from schemas.errors import CacheDamaged, FingerprintMismatch, UsageError
 from schemas.json_text import parse_json
@@ -189,7 +189,8 @@ def publish_search_index(
     The info gets the file's name, size and digest. StorageError.
     """
     with temporary_file(layout.scratch, name=f"{info.name}.faiss") as path:
-        vectors.write(path)
+        with storage_errors(layout.search / f"{info.name}.faiss"):
+            vectors.write(path)
         digest = file_digest(path)
         info = SearchIndexInfo(
             **{name: getattr(info, name) for name in SearchIndexInfo.__dataclass_fields__}
