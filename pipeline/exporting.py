@@ -5,8 +5,11 @@ _export.json, the last file to be written, says what an export is of; without it
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +28,7 @@ from pipeline.places import Place, list_sizes, scratch_for
 from pipeline.slicing import check_apart
 from pipeline.storage import delete, publish_bytes, storage_errors
 from schemas.compact import as_float16
-from schemas.errors import UsageError
+from schemas.errors import CacheHeld, UsageError
 from schemas.recipe import AUDIO
 from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER, Sample
 from schemas.settings import nearest
@@ -148,10 +151,20 @@ def export_cache(
     """Write the clips of a cache, or of some rows of its index, into a new or unfinished export.
 
     `progress` is told of clips. UsageError: no such stream, no clip, a package is missing, or the
-    place holds something else. CacheDamaged. StorageError.
+    place holds something else. CacheHeld: another export is at work there. CacheDamaged.
+    StorageError.
     """
     selection = select_clips(cache, options, rows=rows)
     _check_place(root, cache)
+    with _held(root):
+        _check_files(root)
+        names = _write(selection, root, to=to, progress=progress)
+    return Export(num_clips=len(selection.rows), num_bytes=_size(root, names), names=tuple(names))
+
+
+def _write(
+    selection: Selection, root: Place, *, to: Format, progress: Callable[[int], None]
+) -> list[str]:
     module, _, name = WRITERS[to].partition(":")
     write: Write = getattr(importlib.import_module(module), name)
     scratch = scratch_for(root)
@@ -160,14 +173,14 @@ def export_cache(
         names = write(selection, root, progress=progress)
         info = {
             "format": to,
-            "cache_fingerprint": cache.fingerprint,
-            "recipe": cache.recipe.name,
+            "cache_fingerprint": selection.cache.fingerprint,
+            "recipe": selection.cache.recipe.name,
             "clips": len(selection.rows),
             "arrays": {
                 one.name: {"shape": list(one.shape), "dtype": one.dtype.name}
                 for one in selection.arrays
             },
-            "options": asdict(options),
+            "options": asdict(selection.options),
             "files": names,
         }
         text = json.dumps(info, indent=1, ensure_ascii=False) + "\n"
@@ -175,7 +188,7 @@ def export_cache(
         delete(root / BEGUN)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return Export(num_clips=len(selection.rows), num_bytes=_size(root, names), names=tuple(names))
+    return names
 
 
 def select_clips(
@@ -254,6 +267,31 @@ def _check_place(root: Place, cache: FeatureCache) -> None:
     if root == cache.layout.root:
         raise UsageError(f"{root} is the cache itself")
     check_apart(CacheLayout(root), [cache])
+
+
+@contextlib.contextmanager
+def _held(root: Place) -> Iterator[None]:
+    # Two at once would mix their files; in an object store nothing can tell.
+    if not isinstance(root, Path):
+        yield
+        return
+    with storage_errors(root):
+        root.mkdir(parents=True, exist_ok=True)
+        lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # of a file system without locks
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise CacheHeld(
+                    f"{root}: another export is at work here", hint="wait until it has ended"
+                ) from error
+        yield
+    finally:
+        os.close(lock)
+
+
+def _check_files(root: Place) -> None:
     names = set(list_sizes(root))
     if isinstance(root, Path) and root.is_dir():
         names |= {entry.name for entry in root.iterdir()}

@@ -23,7 +23,7 @@ from pipeline.exporting import INFO, WRITERS, Export, ExportOptions, Format, exp
 from pipeline.layout import CacheLayout
 from pipeline.places import list_sizes, read_bytes, to_place
 from schemas.compact import as_float16
-from schemas.errors import CacheDamaged, StorageError, UsageError
+from schemas.errors import CacheDamaged, CacheHeld, StorageError, UsageError
 from schemas.sample import Sample
 from tests.pipeline.handmade import make_sample, write_cache
 from tests.pipeline.odd_videos import ODD_ID
@@ -345,6 +345,21 @@ class TestRefuses:
             export(cache, tmp_path / "out", to)
         assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
         assert (tmp_path / "out" / name).read_text() == "mine"
+
+    def test_a_place_where_another_one_is_at_work(
+        self, cache: FeatureCache, tmp_path: Path
+    ) -> None:
+        told: list[str] = []
+
+        def another(_: int) -> None:
+            with pytest.raises(CacheHeld, match="another export is at work") as caught:
+                export(cache, tmp_path / "out", "npy")
+            told.append(caught.value.hint)
+
+        options = ExportOptions(streams=ALL)
+        export_cache(cache, tmp_path / "out", to="npy", options=options, progress=another)
+        assert told
+        assert len(read(tmp_path / "out", "npy")) == len(cache)
 
     def test_no_such_stream_and_no_clip(self, cache: FeatureCache, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="no stream 'imag' in the cache; did you mean 'image'"):
