@@ -108,7 +108,11 @@ def check_kind(kind: str) -> None:
 
 def _read(layout: CacheLayout, kind: str) -> list[Event]:
     path = layout.events_of(kind)
-    table = read_table(path)
+    try:
+        table = read_table(path)
+    except CacheDamaged as error:
+        error.hint = "delete it and make it again"
+        raise
     if table.schema.names != EVENT_SCHEMA.names:
         raise CacheDamaged(
             f"{path}: columns {table.schema.names} are not those of events",
