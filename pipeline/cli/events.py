@@ -214,11 +214,11 @@ def _import(
     found = [event for path in paths for event in import_events(cache, path, kind=kind or CAPTION)]
     counts = add_imported(cache, found)
     if (outside := lie_outside(cache, found)) and not quiet:
-        one = outside[0]
+        first = outside[0]
         click.echo(
             f"{len(outside):,} of {count_text(len(found), 'event')} outside of the clips of the"
-            f" video, such as {printable(one.video_id)} {one.start_seconds:g} to"
-            f" {one.end_seconds:g}: times are seconds on its own clock",
+            f" video, such as {printable(first.video_id)} {first.start_seconds:g} to"
+            f" {first.end_seconds:g}: times are seconds on its own clock",
             err=True,
         )
     if as_json:
