@@ -140,17 +140,24 @@ class FeatureCache:
 
     @functools.cached_property
     def aliases(self) -> dict[str, str]:
-        """uri, or id that was given for it, -> video_id; of all sources that are cached."""
-        names = ("uri", "given_id", "video_id")
+        """uri, or id that was given for it, -> video_id; of all sources that are cached.
+
+        Of a uri that several videos are spans of, one of them.
+        """
         found: dict[str, str] = {}
-        for path in self.layout.extensions(self.layout.probes):
-            columns = read_table(path).select(names).to_pydict()
-            for uri, given_id, video_id in zip(*(columns[name] for name in names), strict=True):
-                if video_id in self.videos:
-                    found[uri] = video_id
-                    if given_id is not None:
-                        found[given_id] = video_id
+        for uri, given_id, video_id in self._sources:
+            found[uri] = video_id
+            if given_id is not None:
+                found[given_id] = video_id
         return found
+
+    @functools.cached_property
+    def uris(self) -> dict[str, list[str]]:
+        """video_id -> the uris of its sources, as they came; several are of equal content."""
+        found: dict[str, dict[str, None]] = {}
+        for uri, _, video_id in self._sources:
+            found.setdefault(video_id, {})[uri] = None
+        return {video_id: list(uris) for video_id, uris in found.items()}
 
     def find_video(self, name: str) -> str | None:
         """The id of the video of an id, an alias or a uri; None: there is no such video."""
@@ -222,6 +229,17 @@ class FeatureCache:
     def damaged(self, message: str) -> CacheDamaged:
         """The error that a file of the cache is not what was written."""
         return CacheDamaged(message, hint=_verify(self.layout))
+
+    @functools.cached_property
+    def _sources(self) -> list[tuple[str, str | None, str]]:
+        # uri, given id and video_id of all that are cached.
+        names = ("uri", "given_id", "video_id")
+        found: list[tuple[str, str | None, str]] = []
+        for path in self.layout.extensions(self.layout.probes):
+            columns = read_table(path).select(names).to_pydict()
+            rows = zip(*(columns[name] for name in names), strict=True)
+            found += [row for row in rows if row[2] in self.videos]
+        return found
 
     @functools.cached_property
     def _rows(self) -> dict[str, int]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from pipeline.cache import FeatureCache
 from pipeline.feature_errors import FeatureErrors, Features, StreamDifference
+from pipeline.places import list_sizes
 from schemas.compact import pool_by_area
+from schemas.json_text import parse_json
 from schemas.recipe import AUDIO
-from schemas.sample import AUDIO_MEMBER, SCALE_MEMBER, Sample
+from schemas.sample import AUDIO_MEMBER, SCALE_MEMBER, MemberData, Sample
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ class ClipComparison:
         self.members.update(differing)
         self.num_equal += not differing
         if "json" in differing:
-            self._add_info(*(json.loads(bytes(members.get("json", b"{}"))) for members in found))
+            self._add_info(key, found)
         samples: list[Sample] = []
         for one in shared:
             own = {AUDIO_MEMBER} if one.name == AUDIO else {f"{one.name}.npy"}
@@ -106,15 +107,41 @@ class ClipComparison:
             yield one
 
     def _is_known_equal(self, row_a: int, row_b: int) -> bool:
-        told = []
+        told, shards = [], []
         for cache, row, digests in zip(self._caches, (row_a, row_b), self._digests, strict=True):
             extents = cache.extents
             shard = extents.shard_names[int(extents.shard_codes[row])]
             told.append((digests.get(shard, ""), int(extents.offsets[row])))
-        return told[0] == told[1] and bool(told[0][0])
+            shards.append(shard)
+        if told[0] != told[1] or not told[0][0]:
+            return False
+        # Their bytes are not read; that they are there is.
+        for cache, shard, whole in zip(self._caches, shards, self._whole, strict=True):
+            if shard not in whole:
+                raise cache.damaged(f"{cache.layout.tar(shard)}: is not there as it was written")
+        return True
 
-    def _add_info(self, a: dict[str, Any], b: dict[str, Any]) -> None:
-        self.info.update(name for name in a.keys() | b.keys() if a.get(name) != b.get(name))
+    @functools.cached_property
+    def _whole(self) -> list[set[str]]:
+        # Of both caches, the shards whose tar is as long as it was written.
+        found = []
+        for cache in self._caches:
+            sizes = list_sizes(cache.layout.shards)
+            found.append(
+                {
+                    one.name
+                    for one in cache.info.shards
+                    if sizes.get(cache.layout.tar(one.name).name) == one.tar_bytes
+                }
+            )
+        return found
+
+    def _add_info(self, key: str, found: Sequence[Mapping[str, MemberData]]) -> None:
+        try:
+            a, b = (parse_json(bytes(members.get("json", b"{}"))) for members in found)
+            self.info.update(name for name in a.keys() | b.keys() if a.get(name) != b.get(name))
+        except (ValueError, AttributeError) as error:
+            raise self._caches[0].damaged(f"{key}: its json, here or there: {error}") from error
 
     def _add_features(self, one: StreamDiff, key: str, samples: list[Sample]) -> None:
         pair = [_decoded(sample, one.name) for sample in samples]

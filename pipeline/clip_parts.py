@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from pipeline.cache import FeatureCache
 from pipeline.feature_maps import Stored
 from pipeline.peeking import peek
+from schemas.json_text import parse_json
 from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER, decode_npy
 
 ENERGY_ENCODERS = ("log-mel",)
@@ -54,7 +54,7 @@ def read_parts(cache: FeatureCache, key: str, *, with_features: bool) -> ClipPar
                 values = decode_npy(members[f"{name}.npy"])
                 features[name] = (values, None if scale is None else decode_npy(scale))
         times, mask = decode_npy(members["time.npy"]), decode_npy(members["mask.npy"])
-        info = json.loads(bytes(members["json"]))
+        info = parse_json(bytes(members["json"]))
         if times.shape != (len(mask), 2) or not np.isfinite(times).all():
             raise ValueError(f"times of {times.shape = } must be ({len(mask)}, 2) and finite")
         if not isinstance(info, dict):

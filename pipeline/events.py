@@ -16,6 +16,7 @@ from pipeline.places import list_sizes
 from pipeline.storage import publish_rows, read_table, table_rows
 from schemas.errors import CacheDamaged, UsageError
 from schemas.event import Event
+from schemas.json_text import parse_json
 from schemas.tables import EVENT_SCHEMA
 
 _KIND = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
@@ -64,7 +65,11 @@ def read_made_by(layout: CacheLayout, *, kind: str) -> dict[str, Any]:
     if kind not in list_kinds(layout):
         return {}
     metadata = read_table(layout.events_of(kind)).schema.metadata or {}
-    made_by: dict[str, Any] = json.loads(metadata.get(_MADE_BY, b"{}"))
+    try:
+        made_by: dict[str, Any] = dict(parse_json(metadata.get(_MADE_BY, b"{}")))
+    except (ValueError, TypeError) as error:
+        place = layout.events_of(kind)
+        raise CacheDamaged(f"{place}: does not say what it was made by: {error}") from error
     return made_by
 
 
@@ -103,7 +108,11 @@ def check_kind(kind: str) -> None:
 
 def _read(layout: CacheLayout, kind: str) -> list[Event]:
     path = layout.events_of(kind)
-    table = read_table(path)
+    try:
+        table = read_table(path)
+    except CacheDamaged as error:
+        error.hint = "delete it and make it again"
+        raise
     if table.schema.names != EVENT_SCHEMA.names:
         raise CacheDamaged(
             f"{path}: columns {table.schema.names} are not those of events",

@@ -5,8 +5,11 @@ _export.json, the last file to be written, says what an export is of; without it
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,9 +25,10 @@ from pipeline.clip_columns import OF_VIDEOS, clip_columns
 from pipeline.layout import CacheLayout
 from pipeline.peeking import peek
 from pipeline.places import Place, list_sizes, scratch_for
-from pipeline.storage import publish_bytes, storage_errors
+from pipeline.slicing import check_apart
+from pipeline.storage import delete, publish_bytes, storage_errors
 from schemas.compact import as_float16
-from schemas.errors import UsageError
+from schemas.errors import CacheHeld, UsageError
 from schemas.recipe import AUDIO
 from schemas.sample import AUDIO_MASK_MEMBER, AUDIO_MEMBER, SCALE_MEMBER, Sample
 from schemas.settings import nearest
@@ -39,6 +43,8 @@ WRITERS: dict[str, str] = {
 }
 """Format -> module:function."""
 INFO = "_export.json"
+BEGUN = "_export.begun"
+"""Is there until INFO is: what lies beside it is of an export that was not finished."""
 SCALE = "_scale"
 MOST_OF_A_SAMPLE = 0.5
 """A part of a sample that is at least so large is read as the whole of it, with one call."""
@@ -145,32 +151,44 @@ def export_cache(
     """Write the clips of a cache, or of some rows of its index, into a new or unfinished export.
 
     `progress` is told of clips. UsageError: no such stream, no clip, a package is missing, or the
-    place holds something else. CacheDamaged. StorageError.
+    place holds something else. CacheHeld: another export is at work there. CacheDamaged.
+    StorageError.
     """
     selection = select_clips(cache, options, rows=rows)
     _check_place(root, cache)
+    with _held(root):
+        _check_files(root)
+        names = _write(selection, root, to=to, progress=progress)
+    return Export(num_clips=len(selection.rows), num_bytes=_size(root, names), names=tuple(names))
+
+
+def _write(
+    selection: Selection, root: Place, *, to: Format, progress: Callable[[int], None]
+) -> list[str]:
     module, _, name = WRITERS[to].partition(":")
     write: Write = getattr(importlib.import_module(module), name)
     scratch = scratch_for(root)
     try:
+        publish_bytes(b"", root / BEGUN, scratch=scratch)
         names = write(selection, root, progress=progress)
         info = {
             "format": to,
-            "cache_fingerprint": cache.fingerprint,
-            "recipe": cache.recipe.name,
+            "cache_fingerprint": selection.cache.fingerprint,
+            "recipe": selection.cache.recipe.name,
             "clips": len(selection.rows),
             "arrays": {
                 one.name: {"shape": list(one.shape), "dtype": one.dtype.name}
                 for one in selection.arrays
             },
-            "options": asdict(options),
+            "options": asdict(selection.options),
             "files": names,
         }
         text = json.dumps(info, indent=1, ensure_ascii=False) + "\n"
         publish_bytes(text.encode(), root / INFO, scratch=scratch)
+        delete(root / BEGUN)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return Export(num_clips=len(selection.rows), num_bytes=_size(root, names), names=tuple(names))
+    return names
 
 
 def select_clips(
@@ -248,6 +266,32 @@ def _check_place(root: Place, cache: FeatureCache) -> None:
         raise UsageError(f"{root}: is a file; OUT must be a folder, new or of an unfinished export")
     if root == cache.layout.root:
         raise UsageError(f"{root} is the cache itself")
+    check_apart(CacheLayout(root), [cache])
+
+
+@contextlib.contextmanager
+def _held(root: Place) -> Iterator[None]:
+    # Two at once would mix their files; in an object store nothing can tell.
+    if not isinstance(root, Path):
+        yield
+        return
+    with storage_errors(root):
+        root.mkdir(parents=True, exist_ok=True)
+        lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # of a file system without locks
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise CacheHeld(
+                    f"{root}: another export is at work here", hint="wait until it has ended"
+                ) from error
+        yield
+    finally:
+        os.close(lock)
+
+
+def _check_files(root: Place) -> None:
     names = set(list_sizes(root))
     if isinstance(root, Path) and root.is_dir():
         names |= {entry.name for entry in root.iterdir()}
@@ -257,8 +301,9 @@ def _check_place(root: Place, cache: FeatureCache) -> None:
         )
     if CacheLayout(root).info.name in names:
         raise UsageError(f"{root} is a cache", hint="name a new folder for the export")
-    ours = (".parquet", ".safetensors", ".npy", ".lance")
-    strange = [name for name in names if not name.endswith(ours) and name != ".tmp"]
+    # Files of these kinds may be anyone's, unless an export has begun here.
+    ours = (".parquet", ".safetensors", ".npy", ".lance") if BEGUN in names else ()
+    strange = [name for name in names - {".tmp", BEGUN} if not name.endswith(ours)]
     if strange:
         raise UsageError(
             f"{root}: holds other files, such as {min(strange)}", hint="name a new folder"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -16,6 +15,7 @@ from pipeline.signing import to_public
 from pipeline.storage import parse_table
 from schemas.errors import UsageError
 from schemas.event import Event
+from schemas.json_text import parse_json
 from schemas.settings import nearest
 
 CAPTION = "caption"
@@ -58,7 +58,7 @@ def import_events(
         try:
             event = _event(row, video_id=_find(str(name), names), kind=kind)
             check_kind(event.kind)
-        except (ValueError, TypeError, KeyError, UsageError) as error:
+        except (ValueError, TypeError, OverflowError, KeyError, UsageError) as error:
             what = f"no column {error}" if isinstance(error, KeyError) else error
             raise UsageError(
                 f"{path}, {'cue' if ending in SUBTITLES else 'row'} {number}: {what}",
@@ -66,6 +66,22 @@ def import_events(
             ) from error
         events.append(event)
     return events
+
+
+def lie_outside(cache: FeatureCache, events: Sequence[Event]) -> list[Event]:
+    """Those that no clip of their video can overlap: before its first one or after its last."""
+    starts, ends = (cache.index.column(f"{one}_seconds").to_numpy() for one in ("start", "end"))
+    rows = cache.rows_by_video
+    spans = {
+        video_id: (starts[rows[video_id]].min(), ends[rows[video_id]].max())
+        for video_id in {event.video_id for event in events}
+    }
+    return [
+        event
+        for event in events
+        if event.end_seconds < spans[event.video_id][0]
+        or event.start_seconds >= spans[event.video_id][1]
+    ]
 
 
 def add_imported(cache: FeatureCache, events: Iterable[Event]) -> dict[str, int]:
@@ -102,7 +118,7 @@ def _rows(data: bytes, ending: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     elif ending == ".jsonl":
         lines = [line for line in text.splitlines() if line.strip()]
         for number, line in enumerate(lines, start=1):
-            row = json.loads(line)
+            row = parse_json(line)
             if not isinstance(row, dict):
                 raise ValueError(f"line {number} is no object")
             yield number, row
@@ -138,13 +154,15 @@ def _seconds(parts: tuple[str | None, ...]) -> float:
 
 
 def _event(row: Mapping[str, Any], *, video_id: str, kind: str) -> Event:
-    score = row.get("score")
+    score, text = row.get("score"), str(row.get("text") or "")
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise ValueError("holds half of a surrogate pair, which is no text")
     return Event(
         video_id=video_id,
         start_seconds=float(row["start"]),
         end_seconds=float(row["end"]),
         kind=str(row.get("kind") or kind),
-        text=str(row.get("text") or ""),
+        text=text,
         score=None if score in (None, "") else float(score),
     )
 
@@ -154,7 +172,10 @@ def _names(cache: FeatureCache) -> dict[str, set[str]]:
     names: dict[str, set[str]] = {}
     for video_id in cache.videos:
         names.setdefault(video_id, set()).add(video_id)
-    for alias, video_id in cache.aliases.items():
+    aliases = [*cache.aliases.items()]
+    # A uri stands for each video that is a span of it.
+    aliases += [(uri, video_id) for video_id, uris in cache.uris.items() for uri in uris]
+    for alias, video_id in aliases:
         file = PurePath(alias.partition("?~")[0]).name
         for name in {alias, file, file.rpartition(".")[0] or file}:
             names.setdefault(name, set()).add(video_id)

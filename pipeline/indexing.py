@@ -19,6 +19,7 @@ from pipeline.search_index import (
     Space,
     centre_text,
     index_name,
+    is_whole,
     publish_search_index,
     read_index_info,
     read_search_index,
@@ -95,8 +96,11 @@ def update_index(
         raise UsageError(f"{cache.layout.root} has no clip to be found")
     info = None if rebuild else read_index_info(cache, stream=stream, space=space)
     lack = find_lack(cache, info, kind=kind)
-    if info is None or lack.why_anew:
-        why = "as asked" if rebuild else lack.why_anew
+    why = lack.why_anew
+    if info is not None and not is_whole(cache.layout, info):
+        why = "since its file was not there whole"
+    if info is None or why:
+        why = "as asked" if rebuild else why
         asked: str = kind or (info.asked_kind if info else "")
         made = _build(cache, stream=stream, space=space, frames=frames, asked=asked)
         return Indexing(info=made, num_added=made.num_vectors, why_anew=why)

@@ -12,7 +12,7 @@ from pipeline.layout import CacheLayout
 from pipeline.probing import read_probes
 from pipeline.repacking import NewShard, write_shards
 from pipeline.settling import Content, piece_content
-from pipeline.slicing import check_apart, check_own_fingerprint
+from pipeline.slicing import check_apart, check_own_fingerprint, check_sources
 from schemas.errors import FingerprintMismatch, UsageError
 from schemas.plan import ShardSpec
 from schemas.recipe import differing_fields
@@ -61,6 +61,8 @@ def plan_merge(caches: Sequence[FeatureCache]) -> Merge:
     an id stands for several contents, or a content has several ids. Else as of `read_holdings`.
     """
     _check_fingerprints(caches)
+    for cache in caches:
+        check_sources(cache, read_probes(cache.layout))
     held = [read_holdings(cache) for cache in caches]
     names = _settle(caches, held)
     owners: dict[str, set[int]] = {}

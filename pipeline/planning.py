@@ -15,6 +15,7 @@ from pipeline.places import list_sizes
 from pipeline.storage import publish_rows, read_table, table_rows
 from schemas.compact import stored_shape
 from schemas.errors import CacheDamaged, FingerprintMismatch, RecipeError
+from schemas.json_text import parse_json
 from schemas.plan import Piece, ShardSpec, specs_from_rows
 from schemas.recipe import AUDIO, Recipe, differing_fields
 from schemas.tables import PLAN_SCHEMA
@@ -230,7 +231,7 @@ def read_made_by(layout: CacheLayout) -> MadeBy | None:
         return None
     try:
         metadata = read_table(files[-1]).schema.metadata or {}
-        made_by = json.loads(metadata[b"made_by"])
+        made_by = parse_json(metadata[b"made_by"])
         recipe = Recipe.from_mapping(made_by["recipe"])
         return MadeBy(fingerprint=made_by["fingerprint"], recipe=recipe, stamps=made_by["stamps"])
     except (LookupError, ValueError, TypeError, AttributeError, RecipeError) as error:

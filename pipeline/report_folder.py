@@ -12,7 +12,10 @@ The page takes its data by script tags, since a page from a disk may not fetch f
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import json
+import os
 import shutil
 import time
 import uuid
@@ -41,6 +44,8 @@ PAGE_SUFFIXES = (".html", ".css", ".js")
 MOST_FRAMES, LEAST_CLIPS = 192, 8
 """Of a video, that have pictures: clips of so many frames together, but not fewer clips."""
 
+BEGINS_SECONDS = 10
+"""A folder that is younger may not have its lock yet."""
 MOST_BYTES = 2**30
 """Of features in memory."""
 
@@ -175,21 +180,40 @@ def write_script(path: Path, function: str, *values: Any) -> int:
 def _appears_whole(folder: Path) -> Iterator[Path]:
     folder = folder.resolve()  # of a link, what it leads to
     folder.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left(folder)
     token = uuid.uuid4().hex[:8]
     partial = folder.with_name(f".{folder.name}.{token}.part")
     old = folder.with_name(f".{folder.name}.{token}.old")
     partial.mkdir()
+    lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        with contextlib.suppress(OSError):  # of a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield partial
         check_folder(folder)  # meanwhile someone may have put something there
         if folder.exists():
             folder.rename(old)
         partial.rename(folder)
     finally:
+        os.close(lock)
         shutil.rmtree(partial, ignore_errors=True)
         if old.exists() and not folder.exists():
             old.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove_left(folder: Path) -> None:
+    # What one that was killed has left may be gigabytes, and its lock went with it.
+    for path in folder.parent.glob(f".{glob.escape(folder.name)}.*.part"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime < BEGINS_SECONDS:
+                continue
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def _each(work: Callable[[int], int], count: int, *, threads: int) -> Generator[int, None, None]:

@@ -25,9 +25,10 @@ from pipeline.cache import FeatureCache
 from pipeline.clip_vectors import Vectors
 from pipeline.layout import CacheLayout
 from pipeline.places import Place, list_sizes, local_copy, read_bytes
-from pipeline.storage import delete, publish, publish_bytes, temporary_file
+from pipeline.storage import delete, publish, publish_bytes, storage_errors, temporary_file
 from pipeline.vector_index import KINDS, Kind, Numbers, VectorIndex
 from schemas.errors import CacheDamaged, FingerprintMismatch, UsageError
+from schemas.json_text import parse_json
 
 FORMAT = 1
 """Of the JSON; another one is made anew."""
@@ -88,7 +89,7 @@ class SearchIndexInfo:
     def from_json(cls, text: bytes, *, where: str) -> SearchIndexInfo:
         """The inverse of `to_json`. CacheDamaged names `where`."""
         try:
-            fields: dict[str, Any] = json.loads(text)
+            fields: dict[str, Any] = parse_json(text)
             fields["shards"] = tuple((str(name), int(num)) for name, num in fields["shards"])
             info = cls(**fields)
             plain: dict[type, tuple[str, ...]] = {
@@ -162,7 +163,7 @@ def read_search_index(cache: FeatureCache, info: SearchIndexInfo) -> SearchIndex
     place, layout = cache.layout.search / info.file, cache.layout
     again = remake(layout, stream=info.stream, space=info.space)
     try:
-        if list_sizes(layout.search).get(info.file) != info.file_bytes:
+        if not is_whole(layout, info):
             raise CacheDamaged(f"{place}: is not there whole", hint=again)
         with local_copy(place, scratch=layout.scratch) as path:
             if file_digest(path) != info.file_sha256:
@@ -175,6 +176,11 @@ def read_search_index(cache: FeatureCache, info: SearchIndexInfo) -> SearchIndex
     return SearchIndex(info=info, vectors=vectors, rows=rows_of_vectors(cache, info))
 
 
+def is_whole(layout: CacheLayout, info: SearchIndexInfo) -> bool:
+    """Whether its file is there, as long as it was written."""
+    return list_sizes(layout.search).get(info.file) == info.file_bytes
+
+
 def publish_search_index(
     vectors: VectorIndex, info: SearchIndexInfo, layout: CacheLayout
 ) -> SearchIndexInfo:
@@ -183,7 +189,8 @@ def publish_search_index(
     The info gets the file's name, size and digest. StorageError.
     """
     with temporary_file(layout.scratch, name=f"{info.name}.faiss") as path:
-        vectors.write(path)
+        with storage_errors(layout.search / f"{info.name}.faiss"):
+            vectors.write(path)
         digest = file_digest(path)
         info = SearchIndexInfo(
             **{name: getattr(info, name) for name in SearchIndexInfo.__dataclass_fields__}

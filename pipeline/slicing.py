@@ -55,6 +55,7 @@ def plan_slice(cache: FeatureCache, choice: Choice) -> Slice:
     check_own_fingerprint(cache)
     keys = set(cache.index.column("key").filter(choice.rows).to_pylist())
     probes = read_probes(cache.layout)
+    check_sources(cache, probes)
     holdings = read_holdings(cache)
     held = {holding.piece.video_id for holding in holdings}
     named = {
@@ -112,6 +113,16 @@ def check_own_fingerprint(cache: FeatureCache) -> None:
             f"{cache.layout.root}: its recipe and stamps do not give its fingerprint"
             f" {cache.fingerprint[:8]}",
             hint=f"was it made by another version? see: pipeline verify {cache.layout.root}",
+        )
+
+
+def check_sources(cache: FeatureCache, probes: Iterable[Probe]) -> None:
+    """CacheDamaged: there are clips of a video whose source nothing tells."""
+    lost = sorted(cache.videos.keys() - {one.video_id for one in probes if one.reject is None})
+    if lost:
+        raise cache.damaged(
+            f"{cache.layout.probes} does not know the source of {len(lost)} of"
+            f" {len(cache.videos)} videos, such as {lost[0]}"
         )
 
 

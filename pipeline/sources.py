@@ -19,6 +19,7 @@ from pipeline.signing import learn, to_public
 from pipeline.source_files import is_remote, to_path, to_uri
 from pipeline.stores import open_store
 from schemas.errors import NoSources, SourceError
+from schemas.json_text import parse_json
 from schemas.video import Source
 
 _VIDEO_EXTENSIONS = (
@@ -236,7 +237,7 @@ def _text_rows(text: str, *, base: Path | str) -> Iterator[Source]:
 
 def _parse_line(line: str, *, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError as error:
         raise SourceError(f"{where}: not JSON: {error}") from error
     if isinstance(row, str):
@@ -285,7 +286,7 @@ def read_row(row: dict[Any, Any], *, where: str) -> tuple[dict[str, Any], dict[s
 def _to_seconds(name: str, value: Any, where: str) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise SourceError(f"{where}: {name} = {value!r} must be a number of seconds") from error
 
 

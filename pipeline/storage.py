@@ -51,7 +51,9 @@ def temporary_file(scratch: Path, *, name: str) -> Iterator[Path]:
     try:
         yield path
     finally:
-        path.unlink(missing_ok=True)
+        # What kept it from being written, such as a place that is read-only, is the error to tell.
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def publish(temporary: Path, final: Place) -> None:

@@ -155,9 +155,11 @@ class VectorIndex:
         return there / total if total else 1.0
 
     def write(self, path: Path) -> None:
-        """To a file of faiss; the same bytes for the same vectors and versions."""
+        """To a file of faiss; the same bytes for the same vectors and versions. OSError."""
         index = self._faiss.index_gpu_to_cpu(self._index) if self._gpu else self._index
-        self._faiss.write_index(index, str(path))
+        # faiss' own writer does not tell why it failed, nor that what it buffered was lost.
+        with path.open("wb") as file:
+            self._faiss.write_index(index, self._faiss.PyCallbackIOWriter(file.write))
 
     @classmethod
     def read(cls, path: Path, *, kind: Kind, effort: int) -> VectorIndex:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from schemas.errors import CacheDamaged, CacheError
+from schemas.json_text import parse_json
 from schemas.recipe import FORMAT_VERSION
 
 _HINT = "it was damaged after it was written: delete it and run again to write it anew"
@@ -55,7 +56,7 @@ class CacheInfo:
     def from_json(cls, text: str, *, where: str) -> CacheInfo:
         """The inverse of `to_json`. CacheDamaged, or CacheError for another format version."""
         try:
-            fields = json.loads(text)
+            fields = parse_json(text)
             version = fields["format_version"]
         except (ValueError, KeyError, TypeError) as error:
             raise CacheDamaged(f"{where}: not a cache.json: {error}", hint=_HINT) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections import Counter
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -66,7 +67,9 @@ class CardTable:
         return found[0]
 
     def with_price(self, name: str, *, usd_per_hour: float) -> CardTable:
-        """With the only price at which a card is to be had. UsageError as of `card`."""
+        """With the only price at which a card is to be had. UsageError; also as of `card`."""
+        if not 0 < usd_per_hour < math.inf:
+            raise UsageError(f"a price of {usd_per_hour} an hour must be a number above 0")
         old = self.card(name)
         new = replace(old, usd_per_hour=usd_per_hour, usd_low=usd_per_hour, usd_high=usd_per_hour)
         return replace(self, cards=tuple(new if one is old else one for one in self.cards))
@@ -89,6 +92,9 @@ def read_cards(path: Path | None = None) -> CardTable:
     try:
         table = read_settings(CardTable, tomllib.loads(text))
         _check_numbers(to_mapping(table))
+        twice = [name for name, n in Counter(card.name for card in table.cards).items() if n > 1]
+        if twice:
+            raise UsageError(f"more than one card is named {twice[0]!r}")
         table.card(table.default_card)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path}: not valid TOML: {error}", hint=hint) from error

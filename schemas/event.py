@@ -26,7 +26,7 @@ class Event:
         if not (all(map(math.isfinite, times)) and times[0] <= times[1]):
             raise ValueError(f"{self.video_id}: an event must start before it ends, not {times}")
         if self.score is not None and not 0 <= self.score <= 1:
-            raise ValueError(f"{self.video_id}: {self.score = } must be in [0, 1]")
+            raise ValueError(f"{self.video_id}: score {self.score} must be in [0, 1]")
 
     @property
     def order(self) -> tuple[str, float, float, str]:

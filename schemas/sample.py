@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from schemas.compact import decode_features
 from schemas.errors import CacheDamaged
+from schemas.json_text import parse_json
 
 NPY_MAGIC = b"\x93NUMPY\x01\x00"
 MemberData = bytes | memoryview
@@ -113,7 +114,7 @@ class Sample:
         Members that no sample has are left alone.
         """
         try:
-            info = json.loads(bytes(members["json"]))
+            info = parse_json(bytes(members["json"]))
             if not isinstance(info, dict):
                 raise ValueError("its json is not an object")
             preview = members.get("preview.jpg")

@@ -32,7 +32,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"
-    listed = ", ".join(known[:MAX_LISTED]) + (", ..." if len(known) > MAX_LISTED else "")
+    shown = [name if name.isprintable() else repr(name) for name in known[:MAX_LISTED]]
+    listed = ", ".join(shown) + (", ..." if len(known) > MAX_LISTED else "")
     return f"; known: {listed}" if known else ""
 
 

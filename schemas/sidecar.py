@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from schemas.errors import CacheDamaged
+from schemas.json_text import parse_json
 from schemas.quality import Quality
 from schemas.recipe import FORMAT_VERSION
 from schemas.reject import Reject
@@ -102,7 +103,7 @@ class Sidecar:
     def from_json(cls, text: str | bytes, *, where: str) -> Sidecar:
         """The inverse of `to_json`. CacheDamaged names `where`."""
         try:
-            fields: dict[str, Any] = json.loads(text)
+            fields: dict[str, Any] = parse_json(text)
             samples = tuple(_read_entry(entry) for entry in fields["samples"])
             rejects = tuple(
                 Reject(**{key: value for key, value in row.items() if key != "retryable"})

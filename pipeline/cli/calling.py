@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from pipeline.cli.show import printable
 from pipeline.signing import redact
 from schemas.errors import ReelcacheError
 from schemas.settings import nearest
@@ -48,6 +49,11 @@ def lazy_group(commands: Commands) -> type[click.Group]:
     return LazyGroup
 
 
+def _printable(text: str) -> str:
+    # Names of anyone's files are in it; only the newlines are ours.
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def exit_code(run: Callable[[], Any], *, interrupted: str) -> int:
     """Run one command line: its exit code. What went wrong is said on stderr in a sentence."""
     try:
@@ -59,9 +65,9 @@ def exit_code(run: Callable[[], Any], *, interrupted: str) -> int:
         error.show()
         return 2
     except ReelcacheError as error:
-        click.echo(f"Error: {error.message}", err=True)
+        click.echo(f"Error: {_printable(error.message)}", err=True)
         if error.hint:
-            click.echo(f"Hint: {error.hint}", err=True)
+            click.echo(f"Hint: {_printable(error.hint)}", err=True)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo(interrupted, err=True)

@@ -132,12 +132,8 @@ def _print_videos(found: CacheDiff, a: FeatureCache, b: FeatureCache, *, show_al
 
 
 def _uris(cache: FeatureCache) -> dict[str, str]:
-    # Of a video with several, the first; an id that was given is no uri.
-    found: dict[str, str] = {}
-    for name, video_id in cache.aliases.items():
-        if "/" in name:
-            found.setdefault(video_id, name.rpartition("/")[2])
-    return found
+    # Of a video with several, the first.
+    return {video_id: uris[0].rpartition("/")[2] for video_id, uris in cache.uris.items()}
 
 
 def _words(one: VideoDifference) -> str:

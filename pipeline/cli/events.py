@@ -17,6 +17,7 @@ from pipeline.cli.show import (
     duration_text,
     print_json,
     print_table,
+    printable,
     set_verbosity,
 )
 from schemas.errors import UsageError
@@ -97,6 +98,8 @@ def events(
         raise UsageError("--again: what?", hint="say --scenes, --speech or --transcripts FOLDER")
     if out is not None and (finds or imports or kind is None):
         raise UsageError("-o writes the events of one --kind", hint="say: --kind scene -o FILE")
+    if imports and finds:
+        raise UsageError("events are found or imported, not both at once", hint="call it twice")
     if kind is not None and finds:
         raise UsageError("--kind is not for finding events: detectors find their own kinds")
     with open_cache(cache) as opened:
@@ -114,7 +117,7 @@ def events(
             )
             _find(opened, detectors, again=again, as_json=as_json, quiet=quiet)
         elif imports:
-            _import(opened, imports, kind=kind, as_json=as_json)
+            _import(opened, imports, kind=kind, as_json=as_json, quiet=quiet)
         elif kind is not None:
             _show(opened, kind, as_json=as_json)
         elif as_json:
@@ -206,11 +209,21 @@ def _say_failures(report: KindReport) -> None:
         )
 
 
-def _import(cache: FeatureCache, paths: Sequence[Path], *, kind: str | None, as_json: bool) -> None:
-    from pipeline.importing_events import CAPTION, add_imported, import_events
+def _import(
+    cache: FeatureCache, paths: Sequence[Path], *, kind: str | None, as_json: bool, quiet: bool
+) -> None:
+    from pipeline.importing_events import CAPTION, add_imported, import_events, lie_outside
 
     found = [event for path in paths for event in import_events(cache, path, kind=kind or CAPTION)]
     counts = add_imported(cache, found)
+    if (outside := lie_outside(cache, found)) and not quiet:
+        first = outside[0]
+        click.echo(
+            f"{len(outside):,} of {count_text(len(found), 'event')} outside of the clips of the"
+            f" video, such as {printable(first.video_id)} {first.start_seconds:g} to"
+            f" {first.end_seconds:g}: times are seconds on its own clock",
+            err=True,
+        )
     if as_json:
         print_json({"imported": counts, "kinds": _kinds(cache)})
         return

@@ -18,6 +18,7 @@ from pipeline.cli.show import (
     set_verbosity,
     size_text,
 )
+from schemas.errors import UsageError
 
 EPILOG = """\b
 Examples:
@@ -83,6 +84,8 @@ def export(
     from pipeline.places import to_place
     from schemas.recipe import AUDIO
 
+    if compression != "none" and to != "parquet":
+        raise UsageError(f"--compression is of parquet, not of {to}")
     began = time.monotonic()
     root = to_place(cache_path(out))
     with open_cache(cache_path(cache)) as opened:

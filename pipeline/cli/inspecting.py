@@ -24,6 +24,7 @@ from pipeline.cli.show import (
     print_facts,
     print_json,
     print_table,
+    printable,
     set_verbosity,
     size_text,
 )
@@ -41,6 +42,7 @@ Examples:
   pipeline inspect s3://bucket/cache"""
 
 SHOWN = 20
+MOST_NAMED = 5
 MOTION_WIDTH = 16
 """Characters of a line of small bars, one or more clips each."""
 
@@ -52,7 +54,7 @@ MOTION_WIDTH = 16
 def inspect(*, target: str, show_all: bool, as_json: bool, quiet: bool, loud: bool) -> None:
     """Look into a cache, a shard, a video or one sample: shapes, dtypes, bytes, times.
 
-    VIDEO is an id, one that was given, or a uri.
+    VIDEO is an id, one that was given, a uri, or the name of its file.
     """
     set_verbosity(quiet=quiet, loud=loud)
     from pipeline.places import is_file, to_place
@@ -172,13 +174,12 @@ def _print_videos(cache: FeatureCache, videos: list[dict[str, Any]]) -> None:
 def _video_rows(cache: Any) -> Iterator[dict[str, Any]]:
     table = cache.index.to_pydict()
     numbers = {key: number for number, key in enumerate(table["key"])}
-    sources = {video_id: uri for uri, video_id in cache.aliases.items() if "/" in uri}
     for video_id, keys in cache.videos.items():
         rows = [numbers[key] for key in keys]
         kinds = ("truncated", "corrupt")
         yield {
             "video_id": video_id,
-            "source": sources.get(video_id, ""),
+            "source": next(iter(cache.uris.get(video_id, ())), ""),
             "clips": len(keys),
             "frames": sum(table["num_frames"][row] for row in rows),
             "start_seconds": table["start_seconds"][rows[0]],
@@ -223,13 +224,38 @@ def _inspect_part(path: str, name: str, *, most_rows: int | None, as_json: bool)
         if name in cache:
             _inspect_sample(cache, name, as_json=as_json)
             return
-        video_id = cache.find_video(name)
-        if video_id is None:
-            cache.row(name)  # says what is like it
-        else:
-            inspect_video(cache, video_id, most_rows=most_rows, as_json=as_json)
-            if not as_json and most_rows is not None:
-                say_rest(len(cache.videos[video_id]) - most_rows, "clip")
+        video_id = _find_video(cache, name)
+        inspect_video(cache, video_id, most_rows=most_rows, as_json=as_json)
+        if not as_json and most_rows is not None:
+            say_rest(len(cache.videos[video_id]) - most_rows, "clip")
+
+
+def _find_video(cache: FeatureCache, name: str) -> str:
+    # A uri or a file's name may stand for several videos: spans of one file, or other folders.
+    from pipeline.signing import to_public
+    from schemas.settings import nearest
+
+    public = to_public(name)
+    found = [
+        video_id
+        for video_id, uris in cache.uris.items()
+        if any(public in (uri, uri.rpartition("/")[2]) for uri in uris)
+    ]
+    if len(found) > 1:
+        listed = ", ".join(map(printable, found[:MOST_NAMED])) + (
+            ", ..." if len(found) > MOST_NAMED else ""
+        )
+        raise UsageError(
+            f"{name!r} may be one of {len(found)} videos", hint=f"name it by its id: {listed}"
+        )
+    one = found[0] if found else cache.find_video(name)
+    if one is None:
+        known = {*cache.videos, *cache.aliases}
+        raise UsageError(
+            f"no video or sample {name!r} in {cache.layout.root}{nearest(name, known)}",
+            hint=f"see: pipeline inspect {shlex.quote(str(cache.layout.root))}",
+        )
+    return one
 
 
 def _inspect_sample(cache: FeatureCache, key: str, *, as_json: bool) -> None:

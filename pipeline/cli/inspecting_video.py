@@ -34,7 +34,7 @@ def inspect_video(
 ) -> None:
     """Print a video that is in the cache; `most_rows` of its clips, or all."""
     rows = [cache.row(key) for key in cache.videos[video_id]]
-    sources = sorted(uri for uri, name in cache.aliases.items() if name == video_id and "/" in uri)
+    sources = sorted(cache.uris.get(video_id, ()))
     if as_json:
         print_json(
             {

@@ -52,13 +52,15 @@ reelcache.App = class {
       )
         return;
       if (event.key === "/") {
+        // At once: what is hidden takes no focus.
+        this.showOverview();
         location.hash = "#";
         this.at("search").focus();
         event.preventDefault();
       }
       if (this.at("video").hidden) return;
       const link = { n: "next", p: "previous", Escape: "back" }[event.key];
-      if (link) this.at(link).click();
+      if (link && this.at(link)) this.at(link).click();
     });
   }
 
@@ -105,6 +107,7 @@ reelcache.App = class {
   showOverview() {
     const back = this.wanted;
     this.wanted = null;
+    if (!this.at("overview").hidden) return; // nothing to go back from
     this.timeline = null;
     this.at("video").hidden = true;
     this.at("video").replaceChildren();

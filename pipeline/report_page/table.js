@@ -113,7 +113,6 @@ reelcache.Table = class {
   draw() {
     const { make, count } = reelcache;
     const at = (id) => document.getElementById(id);
-    const focused = document.activeElement && document.activeElement.getAttribute("aria-label");
     at("charts").replaceChildren(
       ...this.charts.map((chart) => {
         const kept = this.found.filter((row) => this.passes(row, chart));
@@ -123,13 +122,15 @@ reelcache.Table = class {
           kept,
           this.chosen.has(chart) ? this.chosen.get(chart) : null,
           (bin) => {
+            const held = document.activeElement.getAttribute("aria-label") || "";
             if (bin === null) this.chosen.delete(chart);
             else this.chosen.set(chart, bin);
             this.refilter();
-            const again = [...at("charts").querySelectorAll("button")].find((b) =>
-              b.title.startsWith(chart.labels[bin ?? 0] + ":"),
+            const bar = held.slice(0, held.lastIndexOf(":") + 1); // a count follows
+            const again = [...at("charts").querySelectorAll("button")].find(
+              (b) => bar && b.getAttribute("aria-label").startsWith(bar),
             );
-            if (again && focused) again.focus();
+            if (again) again.focus();
           },
         );
       }),

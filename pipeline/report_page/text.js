@@ -40,7 +40,8 @@ reelcache.short = function (number) {
     ["M", 1e6],
     ["k", 1e3],
   ]) {
-    if (number >= size) return (number / size).toPrecision(3).replace(/\.?0+$/, "") + unit;
+    // What three digits round up to a thousand has the larger unit.
+    if (number >= 0.9995 * size) return Number((number / size).toPrecision(3)) + unit;
   }
   return reelcache.count(Math.round(number));
 };

@@ -51,11 +51,8 @@ reelcache.Timeline = class {
     this.number = number;
     this.onselect = onselect;
     this.selected = 0;
-    const ends = [
-      portrait.end,
-      ...portrait.gaps.map((gap) => gap[1]),
-      ...portrait.events.map((event) => event[1]),
-    ];
+    // Not as far as events reach: times of events are of anyone, and may be years.
+    const ends = [portrait.end, ...portrait.gaps.map((gap) => gap[1])];
     const starts = [portrait.start, ...portrait.gaps.map((gap) => gap[0])];
     for (const frame of portrait.frames) {
       starts.push(frame.times[0][0]);

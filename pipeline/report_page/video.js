@@ -102,6 +102,10 @@ reelcache.drawVideo = function (box, number, portrait, app) {
   if (!d.sheet) notes.push("The cache has no previews: its recipe turns them off.");
   if (d.num_events > d.events.length)
     notes.push(`Events are the first ${d.events.length} of ${count(d.num_events)}.`);
+  const outside = d.events.filter(
+    ([start, end]) => end < timeline.start || start >= timeline.end,
+  ).length;
+  if (outside) notes.push(`${count(outside, "event")} outside of the video cannot be seen.`);
   if (d.maps.length)
     notes.push(
       "Cells of a map that are alike in their features are alike in colour, all over this video.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +23,7 @@ from pipeline.feature_errors import FeatureErrors
 from pipeline.layout import CacheLayout
 from pipeline.sources import read_sources
 from schemas.compact import pool_by_area
+from schemas.errors import CacheDamaged
 from schemas.sample import Sample
 from tests.pipeline.handmade import make_sample, write_cache
 from tests.pipeline.odd_videos import RECIPE
@@ -70,6 +72,19 @@ def test_a_cache_is_the_same_as_itself_and_is_not_read(
         ("image", 6, None),
         ("video", 6, None),
     ]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("how", ["gone", "cut"])
+def test_a_tar_that_is_not_there_is_equal_to_nothing(
+    a: Path, tmp_path: Path, which: int, how: str
+) -> None:
+    both = a, Path(shutil.copytree(a, tmp_path / "b"))
+    tar = max((both[which] / "shards").glob("*.tar"))
+    os.truncate(tar, 512) if how == "cut" else tar.unlink()
+    with pytest.raises(CacheDamaged, match=f"{tar.name}: is not there as it was written"):
+        diff(*both)
+    assert diff(*both, videos_only=True).is_same
 
 
 def test_the_same_clips_in_other_shards_are_equal(a: Path, tmp_path: Path) -> None:
@@ -194,6 +209,16 @@ def test_other_members_and_fields_are_counted(a: Path, tmp_path: Path) -> None:
     assert found.members == {"json": 1, "preview.jpg": 1}
     assert found.info == {"decoder": 1}
     assert (found.num_compared, found.num_equal, found.is_same) == (6, 5, False)
+
+
+def test_a_json_that_is_none_is_damage(a: Path, tmp_path: Path) -> None:
+    b = cache(tmp_path / "b", shards=[{"a": 3, "b": 2}, {"c": 1}])
+    for tar in (b / "shards").glob("*.tar"):
+        data = tar.read_bytes()
+        assert b'{"' in data
+        tar.write_bytes(data.replace(b'{"', b'["'))
+    with pytest.raises(CacheDamaged, match="its json, here or there"):
+        diff(a, b)
 
 
 def test_a_sample_is_the_same_each_time(a: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from pipeline.exporting import INFO, WRITERS, Export, ExportOptions, Format, exp
 from pipeline.layout import CacheLayout
 from pipeline.places import list_sizes, read_bytes, to_place
 from schemas.compact import as_float16
-from schemas.errors import CacheDamaged, StorageError, UsageError
+from schemas.errors import CacheDamaged, CacheHeld, StorageError, UsageError
 from schemas.sample import Sample
 from tests.pipeline.handmade import make_sample, write_cache
 from tests.pipeline.odd_videos import ODD_ID
@@ -263,19 +263,25 @@ def test_what_was_begun_is_written_anew(
     class Stop(Exception):
         pass
 
-    def stop(*_: object, **__: object) -> None:
-        raise Stop
+    publish = exporting.publish_bytes
+
+    def stop(data: bytes, place: Path, **more: Any) -> None:
+        if place.name == INFO:
+            raise Stop
+        publish(data, place, **more)
 
     with monkeypatch.context() as patch:
         patch.setattr(exporting, "publish_bytes", stop)
         with pytest.raises(Stop):
             export(cache, tmp_path / "out", to)
     assert not (tmp_path / "out" / INFO).exists()
+    assert (tmp_path / "out" / exporting.BEGUN).exists()
     (tmp_path / "out" / ".tmp").mkdir()
     (tmp_path / "out" / ".tmp" / "left").write_text("of a killed one")
     export(cache, tmp_path / "out", to)
     assert len(read(tmp_path / "out", to)) == len(cache)
     assert not (tmp_path / "out" / ".tmp").exists()
+    assert not (tmp_path / "out" / exporting.BEGUN).exists()
 
 
 @pytest.mark.parametrize("to", FORMATS)
@@ -319,9 +325,41 @@ class TestRefuses:
             export(cache, tmp_path / "full" / "notes.txt", "npy")
         with pytest.raises(UsageError, match="is the cache itself"):
             export(cache, cache.layout.root, "npy")
+        for name in ("probes", "events"):
+            with pytest.raises(UsageError, match="lies in, the cache"):
+                export(cache, cache.layout.root / name, "parquet")
         copy = shutil.copytree(cache.layout.root, tmp_path / "copy")
         with pytest.raises(UsageError, match="is a cache"):
             export(cache, copy, "npy")
+
+    @pytest.mark.parametrize(
+        ("to", "name"),
+        [("npy", "image.npy"), ("safetensors", "index.parquet"), ("parquet", "x.npy")],
+    )
+    def test_a_file_of_its_own_kind_is_not_overwritten(
+        self, cache: FeatureCache, tmp_path: Path, to: Format, name: str
+    ) -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / name).write_text("mine")
+        with pytest.raises(UsageError, match=f"other files, such as {name}"):
+            export(cache, tmp_path / "out", to)
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
+        assert (tmp_path / "out" / name).read_text() == "mine"
+
+    def test_a_place_where_another_one_is_at_work(
+        self, cache: FeatureCache, tmp_path: Path
+    ) -> None:
+        told: list[str] = []
+
+        def another(_: int) -> None:
+            with pytest.raises(CacheHeld, match="another export is at work") as caught:
+                export(cache, tmp_path / "out", "npy")
+            told.append(caught.value.hint)
+
+        options = ExportOptions(streams=ALL)
+        export_cache(cache, tmp_path / "out", to="npy", options=options, progress=another)
+        assert told
+        assert len(read(tmp_path / "out", "npy")) == len(cache)
 
     def test_no_such_stream_and_no_clip(self, cache: FeatureCache, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="no stream 'imag' in the cache; did you mean 'image'"):

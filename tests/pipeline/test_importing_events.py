@@ -15,7 +15,7 @@ from pipeline.cache import FeatureCache, open_cache
 from pipeline.cli import call
 from pipeline.events import read_events, read_maker, write_events
 from pipeline.importing_events import _cues, add_imported, import_events
-from schemas.errors import UsageError
+from schemas.errors import CacheDamaged, UsageError
 from schemas.event import Event
 
 SRT = """1
@@ -115,6 +115,24 @@ def test_tables_say_video_and_kind(cache: FeatureCache, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("[" * 100_000, "cannot be read: it is nested too deep"),
+        ('{"video": "second.mp4", "start": 0, "end": 1' + "0" * 400 + "}", "row 1: int too large"),
+        ('{"video": "second.mp4", "start": 0, "end": 1, "text": "\\ud800"}', "row 1: .*surrogate"),
+        ('{"video": "second.mp4", "start": 0, "end": 1, "score": 7}', "row 1: .*: score 7.0 must"),
+    ],
+)
+def test_a_hostile_line_is_named(
+    cache: FeatureCache, tmp_path: Path, line: str, problem: str
+) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(line)
+    with pytest.raises(UsageError, match=problem):
+        import_events(cache, path)
+
+
+@pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("video,start\nsecond.mp4,1\n", "row 1: no column 'end'"),
@@ -130,6 +148,16 @@ def test_a_bad_row_is_named(cache: FeatureCache, tmp_path: Path, text: str, prob
     path.write_text(text)
     with pytest.raises(UsageError, match=problem):
         import_events(cache, path)
+
+
+def test_a_file_of_several_spans_is_not_guessed(odd_cache: Path, tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    with open_cache(odd_cache) as cache:
+        (uri,) = {one for one in cache.aliases if one.endswith("/50.mp4")}
+        for name in ("50.mp4", "50", uri):
+            path.write_text(f"video,start,end\n{name},1.5,2\n")
+            with pytest.raises(UsageError, match="may be one of 2 videos"):
+                import_events(cache, path)
 
 
 def test_a_file_that_is_no_table_is_refused(cache: FeatureCache, tmp_path: Path) -> None:
@@ -161,6 +189,31 @@ def test_what_a_detector_made_is_not_written_over(cache: FeatureCache) -> None:
     write_events(cache.layout, kind="caption", events=[], made_by={"by": "whisper"})
     with pytest.raises(UsageError, match="made by whisper"):
         add_imported(cache, [event(cache, 0, "a")])
+
+
+def test_a_table_that_does_not_say_its_maker_is_damaged(cache: FeatureCache) -> None:
+    add_imported(cache, [event(cache, 0, "a")])
+    path = Path(str(cache.layout.events_of("caption")))
+    table = pq.read_table(path)
+    for text in (b"{", b"3", b"[" * 100_000):
+        pq.write_table(table.replace_schema_metadata({b"reelcache.made_by": text}), path)
+        with pytest.raises(CacheDamaged, match="does not say what it was made by"):
+            read_maker(cache.layout, kind="caption")
+
+
+def test_events_outside_of_their_video_are_counted(
+    cache: FeatureCache, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, root = tmp_path / "events.csv", str(cache.layout.root)
+    path.write_text("video,start,end\nsecond.mp4,0,1\nsecond.mp4,2000,3000\n")  # milliseconds
+    assert call(["events", root, "--import", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert out == "caption: 2 events of 1 video\n"
+    assert "1 of 2 events outside" in err and "2000 to 3000" in err
+    assert call(["events", root, "--import", str(path), "-q"]) == 0
+    assert capsys.readouterr().err == ""
+    assert call(["events", root, "--import", str(path), "--scenes"]) == 2
+    assert "not both at once" in capsys.readouterr().err
 
 
 def test_the_command_imports(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from pipeline.layout import CacheLayout
 from pipeline.places import read_bytes, to_place
 from pipeline.search_index import SearchIndexInfo, read_index_info, read_search_index
 from pipeline.vector_building import choose_rows
-from schemas.errors import CacheDamaged, FingerprintMismatch, UsageError
+from pipeline.vector_index import VectorIndex
+from schemas.errors import CacheDamaged, FingerprintMismatch, StorageError, UsageError
 from schemas.sidecar import Sidecar
 from tests.pipeline import handmade
 from tests.pipeline.handmade import write_cache, write_shard
@@ -234,6 +236,27 @@ def test_a_damaged_index_is_said_with_what_to_do(layout, how):
     assert "--rebuild" in caught.value.hint
     update(layout, rebuild=True)
     assert len(open_index(layout).vectors) == 20
+
+
+@pytest.mark.parametrize("how", ["cut", "gone"])
+def test_an_index_without_its_file_is_made_anew(layout, how):
+    info = update(layout)[0].info
+    damages()[how](layout, info)
+    made, _ = update(layout)
+    assert (made.info, made.num_added) == (info, 20)
+    assert "not there whole" in made.why_anew
+    assert len(open_index(layout).vectors) == 20
+
+
+def test_a_place_that_cannot_be_written_is_said(layout, monkeypatch):
+    def full(self, path):
+        path = Path("/dev/full")
+        write(self, path)
+
+    write = VectorIndex.write
+    monkeypatch.setattr(VectorIndex, "write", full)
+    with pytest.raises(StorageError, match="cannot be written: No space left on device"):
+        update(layout)
 
 
 def test_the_json_goes_there_and_back(layout):

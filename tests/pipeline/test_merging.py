@@ -141,6 +141,15 @@ def test_a_damaged_tar_is_not_copied(odd_cache: Path, tmp_path: Path) -> None:
         merge(tmp_path / "linked", tmp_path / "late", copy, link=True)
 
 
+def test_a_cache_whose_probes_are_gone_is_not_merged(odd_cache: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(odd_cache, tmp_path / "cache"))
+    shutil.rmtree(copy / "probes")
+    slice_of(odd_cache, tmp_path / "late", videos=["late"])
+    with pytest.raises(CacheDamaged, match="does not know the source of 7 of 7 videos"):
+        merge(tmp_path / "all", copy, tmp_path / "late")
+    assert not (tmp_path / "all").exists()
+
+
 def test_another_recipe_is_refused_with_what_differs(
     odd_cache: Path, clips: ClipShelf, tmp_path: Path
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -235,6 +237,37 @@ def test_a_report_that_fails_leaves_the_one_before(
             write_report(cache, folder)
     assert _files(folder) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report"]
+
+
+def test_what_a_killed_one_has_left_goes_and_what_is_being_written_stays(
+    layout: CacheLayout, tmp_path: Path
+) -> None:
+    left, others, young = (
+        tmp_path / name for name in (".r.0a.part", ".report.0b.part", ".r.0c.part")
+    )
+    with open_cache(layout.root) as cache:
+        for path in (left, others, young):
+            (path / "videos").mkdir(parents=True)
+        for path in (left, others):
+            os.utime(path, (0, 0))
+        held = os.open(others, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        write_report(cache, tmp_path / "r")
+        assert not left.exists() and others.exists() and young.exists()
+        write_report(cache, tmp_path / "report")
+        assert others.exists()
+        os.close(held)
+        seen: list[bool] = []
+
+        def another() -> None:
+            if not seen:
+                (part,) = tmp_path.glob(".report.*.part")
+                os.utime(part, (0, 0))
+                write_report(cache, tmp_path / "report")
+                seen.append(part.exists())
+
+        write_report(cache, tmp_path / "report", on_video=another)
+    assert seen == [True] and not others.exists()
 
 
 def test_a_cache_without_pictures_and_quality_has_a_report(tmp_path: Path) -> None:

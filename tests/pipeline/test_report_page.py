@@ -11,7 +11,9 @@ import pytest
 
 from benchmarks.browsing import Visit, open_browser, visit, why_not
 from pipeline.cache import open_cache
+from pipeline.events import write_events
 from pipeline.report_folder import write_report
+from schemas.event import Event
 from tests.pipeline.pictured import LONG, PLAIN, SINGLE, STRANGE, VIDEOS, write_pictured
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
@@ -151,6 +153,58 @@ def test_keys_do_what_a_mouse_does(opened: Visit) -> None:
     assert page.evaluate("document.activeElement.textContent") == PLAIN
 
 
+def test_slash_goes_to_the_filter_from_a_video_too(opened: Visit) -> None:
+    page = opened.page
+    _open(page, PLAIN)
+    page.keyboard.press("/")
+    page.wait_for_function("location.hash === ''")
+    page.keyboard.type("long")
+    assert page.input_value("#search") == "long"
+    assert _names(page) == [LONG]
+
+
+def test_keys_on_a_video_that_is_not_in_the_report_do_no_harm(
+    browser: Any, report: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(report, tmp_path / "part", ignore=shutil.ignore_patterns("000000.js"))
+    part = visit(browser, tmp_path / "part" / "index.html")
+    part.page.evaluate("location.hash = reelcache.linkTo(reelcache.app.data.videos.columns.id[0])")
+    part.page.wait_for_selector("#video .empty")
+    part.page.keyboard.press("n")
+    part.page.keyboard.press("p")
+    part.page.keyboard.press("Escape")
+    part.page.wait_for_selector("#overview", state="visible")
+    assert [line for line in part.said if "ERR_FILE_NOT_FOUND" not in line] == []
+    part.page.close()
+
+
+def test_a_bar_keeps_the_focus_when_it_is_chosen(opened: Visit) -> None:
+    page = opened.page
+    label = "document.activeElement.getAttribute('aria-label')"
+    bar = page.locator('#charts button[aria-label^="Blur 0.1 to 0.2:"]')
+    bar.focus()  # bars of brightness have the same words
+    for _ in range(2):
+        page.keyboard.press("Enter")
+        assert page.evaluate(label).startswith("Blur 0.1 to 0.2:")
+
+
+def test_numbers_are_shortened_to_what_they_are(opened: Visit) -> None:
+    numbers = {
+        0: "0",
+        999: "999",
+        1000: "1k",
+        10_000: "10k",
+        100_000: "100k",
+        123_456: "123k",
+        999_499: "999k",
+        999_500: "1M",
+        20_000_000: "20M",
+        1_500_000_000: "1.5G",
+    }
+    shown = opened.page.evaluate("(numbers) => numbers.map(reelcache.short)", list(numbers))
+    assert shown == list(numbers.values())
+
+
 def test_the_clip_has_its_pictures_maps_and_json(opened: Visit) -> None:
     page = opened.page
     _open(page, SINGLE)
@@ -196,6 +250,25 @@ def test_strange_names_are_text(opened: Visit) -> None:
         assert page.locator("#video code bdi").text_content() in name.replace(
             "\n", "\\u000a"
         ).replace("\u202e", "\\u202e")
+
+
+def test_an_event_of_any_times_does_not_hang_the_page(browser: Any, tmp_path: Path) -> None:
+    layout = write_pictured(tmp_path / "cache")
+    times = [(1e300, 2e300), (0.5, 1e290), (-1e290, 1.0)]
+    far = [
+        Event(video_id=PLAIN, start_seconds=start, end_seconds=end, kind="far")
+        for start, end in times
+    ]
+    write_events(layout, kind="far", events=far, made_by={})
+    with open_cache(layout.root) as cache:
+        write_report(cache, tmp_path / "report")
+    opened = visit(browser, tmp_path / "report" / "index.html")
+    _open(opened.page, PLAIN)
+    assert "1 event outside of the video" in opened.page.locator("#video .note").text_content()
+    assert opened.page.locator(".lane.events .event").count() == 3 + 2
+    assert opened.page.locator(".tick").last.text_content().startswith("10")
+    assert opened.said == []
+    opened.page.close()
 
 
 def test_a_page_without_its_data_says_so(browser: Any, report: Path, tmp_path: Path) -> None:

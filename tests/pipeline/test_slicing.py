@@ -334,6 +334,13 @@ class TestRefuses:
         with pytest.raises(CacheDamaged, match="does not know the shard train-000099"):
             slice_of(copy, tmp_path / "out", where="true")
 
+    def test_a_cache_whose_probes_are_gone(self, odd_cache: Path, tmp_path: Path) -> None:
+        copy = Path(shutil.copytree(odd_cache, tmp_path / "cache"))
+        shutil.rmtree(copy / "probes")
+        with pytest.raises(CacheDamaged, match="does not know the source of 7 of 7 videos"):
+            slice_of(copy, tmp_path / "out", where="true")
+        assert not (tmp_path / "out").exists()
+
     def test_a_fingerprint_of_another_version(self, odd_cache: Path, tmp_path: Path) -> None:
         copy = Path(shutil.copytree(odd_cache, tmp_path / "cache"))
         info = json.loads((copy / "cache.json").read_text())

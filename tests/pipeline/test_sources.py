@@ -337,6 +337,8 @@ class TestListsThatAreRefused:
             ("l.txt", "\n \n", "l.txt: the list is empty"),
             ("l.txt", "concat://bucket/a.mp4\n", "no file system for it"),
             ("l.jsonl", '{"uri": "a"}\n{"uri"', "l.jsonl:2: not JSON"),
+            ("l.jsonl", "[" * 100_000, "l.jsonl:1: not JSON: it is nested too deep"),
+            ("l.jsonl", f'{{"uri": "a", "end": 1{"0" * 400}}}', "must be a number of seconds"),
             ("l.jsonl", "[1]", "l.jsonl:1: expected an object with a uri, got [1]"),
             ("l.jsonl", '{"uri": 3}', "l.jsonl:1: no column 'uri'"),
             ("l.jsonl", '{"uri": "a", "start": [1]}', "must be a number of seconds"),

@@ -1,6 +1,8 @@
 """Files appear whole or not at all."""
 
+import errno
 import os
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -114,6 +116,16 @@ def test_a_temporary_file_is_gone_after_an_error(scratch):
         path.write_bytes(b"half")
         raise KeyboardInterrupt
     assert list(scratch.iterdir()) == []
+
+
+def test_that_a_place_is_read_only_is_the_error_that_is_told(tmp_path, scratch, monkeypatch):
+    def refused(*_, **__):
+        raise OSError(errno.EROFS, "x")  # Linux says so of a file that is not there, too
+
+    monkeypatch.setattr(Path, "write_bytes", refused)
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(StorageError, match="x: cannot be written: Read-only file system"):
+        publish_bytes(b"x", tmp_path / "x", scratch=scratch)
 
 
 def test_two_temporary_files_of_one_name_are_two(scratch):

@@ -55,6 +55,7 @@ def test_a_table_of_ones_own(tmp_path):
         ("encoding_utilisation = 0.4", "encoding_utilisation = 40", "above 0 and at most 1"),
         ("usd_per_hour = 3.99", "usd_an_hour = 3.99", "did you mean 'usd_per_hour'"),
         ('default_card = "H100 SXM"', 'default_card = "B200"', "no card named 'B200'"),
+        ('name = "H200"', 'name = "H100 SXM"', "more than one card is named 'H100 SXM'"),
         ("[decoding]", "[decoding", "not valid TOML"),
     ],
 )

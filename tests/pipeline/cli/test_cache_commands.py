@@ -139,6 +139,7 @@ def test_a_manifest_on_stdin(odd_cache: Path, tmp_path: Path) -> None:
         (("export", "{cache}", "{out}"), "Missing option '--to'"),
         (("export", "{cache}", "{out}", "--to", "npy", "--stream", "x"), "no stream 'x'"),
         (("export", "{cache}", "{cache}", "--to", "npy"), "is the cache itself"),
+        (("export", "{cache}", "{out}", "--to", "npy", "--compression", "zstd"), "of parquet"),
         (("diff", "{cache}", "{out}"), "no such folder"),
     ],
 )

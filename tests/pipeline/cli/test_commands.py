@@ -20,6 +20,7 @@ from pipeline.cli.stats import _histograms
 from schemas.quality import QUALITY_COLUMNS
 from schemas.reject import REASONS
 from schemas.video import Probe, Source
+from tests.pipeline.odd_videos import ODD_ID, ODD_NAME
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "help.txt"
 SUBCOMMANDS = [["recipes", n] for n in ("list", "show", "check")] + [
@@ -158,6 +159,30 @@ def test_inspect_video(small_cache: Path, capsys: pytest.CaptureFixture[str]) ->
     assert text.count("█") > 0
     assert all(clip["key"] in text for clip in value["clips"])
     assert "more (--all)" not in text
+
+
+def test_inspect_knows_spans_of_one_file_and_odd_names(
+    odd_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    videos = _json(capsys, "inspect", str(odd_cache))["videos"]
+    spans = [video for video in videos if video["source"].endswith("/50.mp4")]
+    assert len(spans) == 2  # a uri is of several, and each has it
+    for video in spans:
+        value = _json(capsys, "inspect", f"{odd_cache}::{video['video_id']}")
+        assert value["sources"] == [spans[0]["source"]]
+    (odd,) = [video for video in videos if video["video_id"] == ODD_ID]
+    assert odd["source"].endswith(ODD_NAME)  # an id with a slash is no uri
+    for name in ("50.mp4", spans[0]["source"]):
+        told = _failure(capsys, "inspect", f"{odd_cache}::{name}", code=2)
+        assert "2 videos" in told
+        assert all(video["video_id"] in told for video in spans)
+    value = _json(capsys, "inspect", f"{odd_cache}::starts_at_10s.mp4")
+    assert value["video_id"] == "late"
+    near = _failure(capsys, "inspect", f"{odd_cache}::starts_at_11s.mp4", code=2)
+    assert "starts_at_10s.mp4" in near
+    # No name of a file tells a terminal anything.
+    assert "\x1b" not in _failure(capsys, "inspect", f"{odd_cache}\x1b[31m", code=2)
+    assert "\nund" not in _failure(capsys, "inspect", f"{odd_cache}::#", code=2)
 
 
 def test_inspect_says_what_is_wrong(

@@ -247,6 +247,8 @@ def test_figures_of_ones_own(
         (["--frames-per-second", "0"], "must be a number above 0"),
         (["--frames-per-second", "imige=3"], "did you mean"),
         (["--card", "B300"], "no card named 'B300'"),
+        (["--usd-per-hour", "nan"], "must be a number above 0"),
+        (["--usd-per-hour", "inf"], "must be a number above 0"),
         (["--cards", "/nowhere.toml"], "cannot be read"),
         (["--compare", ","], "names no recipe"),
         (["--compare", "apollo,apolo"], "did you mean 'apollo'"),
