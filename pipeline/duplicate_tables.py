@@ -13,7 +13,7 @@ from pipeline.duplicate import Copy
 from pipeline.layout import CacheLayout
 from pipeline.places import is_file, to_place
 from pipeline.storage import publish_rows, read_table, table_rows
-from schemas.errors import CacheDamaged, UsageError
+from schemas.errors import UsageError
 
 CLUSTER_SCHEMA = pa.schema(
     [
@@ -68,7 +68,7 @@ def write_duplicates(layout: CacheLayout, found: Duplicates) -> None:
 
 
 def read_superfluous(where: str) -> list[Superfluous]:
-    """Of a cache, or of a table of clusters. UsageError: there is none. CacheDamaged."""
+    """Of a cache, or of a table of clusters. UsageError: it is none. CacheDamaged: unreadable."""
     place = to_place(where)
     if not where.endswith(".parquet"):
         place = CacheLayout(place).clusters
@@ -85,9 +85,9 @@ def read_superfluous(where: str) -> list[Superfluous]:
             if not row["kept"]
         ]
     except (LookupError, TypeError) as error:
-        raise CacheDamaged(
-            f"{place}: not a table of clusters: {error}",
-            hint="delete it and make it again: pipeline dedup",
+        raise UsageError(
+            f"{place}: not a table of clusters: no column {error}",
+            hint="name a cache, or the duplicates/clusters.parquet that `pipeline dedup` makes",
         ) from error
 
 

@@ -14,6 +14,7 @@ from pipeline.cli.show import (
     print_facts,
     print_json,
     print_table,
+    printable,
     set_verbosity,
 )
 
@@ -120,13 +121,10 @@ def _spans(pair: Pair) -> dict[str, list[float]]:
 def _print(found: Duplicates, output: Path | None) -> None:
     names: dict[str, str] = {}
     for copy in found.sources:  # of a video the best first
-        names.setdefault(copy.video_id, PurePath(copy.uri).name)
+        names.setdefault(copy.video_id, _name(copy))
     for cluster in found.clusters:
         keep = cluster.keep
-        click.echo(
-            f"keep {PurePath(keep.uri).name}  {keep.width}x{keep.height},"
-            f" {keep.duration_seconds:.1f} s"
-        )
+        click.echo(f"keep {_name(keep)}  {keep.width}x{keep.height}, {keep.duration_seconds:.1f} s")
         rows = []
         for member in cluster.copies:
             pair = member.pair
@@ -135,8 +133,7 @@ def _print(found: Duplicates, output: Path | None) -> None:
                 own = f"{pair.start_b_seconds:.1f}-{pair.end_b_seconds:.1f}"
                 of = f"{pair.start_a_seconds:.1f}-{pair.end_a_seconds:.1f}"
                 like = names[pair.video_a]
-            name = PurePath(member.copy.uri).name
-            rows.append(("", name, member.kind, member.score, own, of, like))
+            rows.append(("", _name(member.copy), member.kind, member.score, own, of, like))
         print_table(("", "copy", "kind", "score", "seconds", "are", "of"), rows)
         click.echo()
     told = {member.copy.video_id for cluster in found.clusters for member in cluster.copies}
@@ -173,6 +170,15 @@ def _print(found: Duplicates, output: Path | None) -> None:
     if output is not None:
         facts.append(("keep", f"{count_text(len(found.kept), 'source')}: {output}"))
     print_facts(facts)
+
+
+def _name(copy: Copy) -> str:
+    # Of a span of a file with what it spans.
+    ends = (
+        "" if second is None else f"{second:g}" for second in (copy.start_seconds, copy.end_seconds)
+    )
+    span = "-".join(ends)
+    return printable(PurePath(copy.uri).name) + ("" if span == "-" else f" {span} s")
 
 
 def _write_list(path: Path, kept: Sequence[Copy]) -> None:

@@ -18,7 +18,7 @@ from pipeline.duplicate import Copy, Pair
 from pipeline.duplicate_tables import read_superfluous
 from pipeline.layout import CacheLayout
 from pipeline.packing import encode_preview
-from pipeline.probing import write_probes
+from pipeline.probing import read_probes, write_probes
 from pipeline.report_clusters import read_memberships
 from pipeline.skipping import skip_duplicates
 from schemas.errors import NoSources, UsageError
@@ -224,6 +224,22 @@ def test_an_unknown_stream_and_no_table(cache, capsys):
     assert "did you mean" in capsys.readouterr().err.lower()
     with pytest.raises(UsageError, match="no table of duplicates"):
         read_superfluous(str(cache))
+    with pytest.raises(UsageError, match="not a table of clusters: no column 'kept'"):
+        read_superfluous(str(cache / "index" / "samples.parquet"))
+
+
+def test_spans_of_one_file_are_told_apart(cache, capsys):
+    layout = CacheLayout(cache)
+    probes = [
+        replace(probe, source=replace(probe.source, uri="/film", start_seconds=4.0))
+        if probe.video_id == "cut"
+        else probe
+        for probe in read_probes(layout)
+    ]
+    shutil.rmtree(layout.probes)
+    write_probes(probes, layout)
+    assert call(["dedup", str(cache), "-q"]) == 0
+    assert "film 4- s" in capsys.readouterr().out
 
 
 def test_a_run_without_duplicates(cache, tmp_path):
