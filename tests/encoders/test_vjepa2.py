@@ -150,7 +150,9 @@ def test_the_last_of_an_odd_number_of_frames_is_seen_twice(folder):
     encoder = load_encoder(settings(folder))
     four = frames(4)
     four[:, 3] = four[:, 2]
-    assert np.array_equal(encoder.encode(four[:, :3]), encoder.encode(four))
+    # Not to the bit: where frames lie in memory chooses the kernel of the convolution.
+    difference = np.abs(encoder.encode(four[:, :3]) - encoder.encode(four)).max()
+    assert difference <= TOLERANCE
 
 
 def test_the_report_names_every_key(folder):
