@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -196,6 +197,23 @@ def test_a_copy_of_a_copy_and_equal_bytes():
     assert cluster.keep is first
     told = [(member.copy.uri, member.kind) for member in cluster.copies]
     assert told == [("/again.mp4", "exact"), ("/b.mp4", "copy"), ("/c.mp4", "copy")]
+
+
+def test_the_first_of_many_pieces_does_not_stand_for_the_last():
+    # Each 10 s long, 1 s later than the one before: nothing but 90 % of the second is in the first.
+    names = [f"p{number}" for number in range(10)]
+    sources = {name: [copy(name)] for name in names}
+    shared = {"start_a_seconds": 1.0, "end_b_seconds": 9.0}
+    pairs = [
+        replace(pair(a, b, covers_a=0.9, covers_b=0.9), **shared)
+        for a, b in itertools.pairwise(names)
+    ]
+    clusters = group(pairs, sources)
+    # By way of p1, p0 has 80 % of p2, and so on.
+    assert [cluster.keep.video_id for cluster in clusters] == ["p0", "p3", "p6"]
+    turned = {name: [copy(name, uri=f"/{9 - n}.mp4")] for n, name in enumerate(names)}
+    kept = [cluster.keep.video_id for cluster in group(pairs, turned)]
+    assert kept == ["p9", "p6", "p3"]
 
 
 def test_the_command(cache, capsys, tmp_path):
