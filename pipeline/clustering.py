@@ -1,11 +1,12 @@
 """Put sources that make each other superfluous into clusters, and choose which one is kept.
 
-A source is superfluous if a better one has nearly all of it, itself or by way of a third. Two that
-have only a part in common are both kept.
+A source is superfluous if the one that is kept has nearly all of it, as is seen by itself or by way
+of a third. Two that have only a part in common are both kept.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -15,6 +16,8 @@ from schemas.video import Probe
 
 COVERED = 0.8
 """Share of a video's frames that another one has to have to stand for it."""
+Span = tuple[float, float]
+"""[start, end) in seconds on a video's own clock."""
 
 
 def find_sources(cache: FeatureCache, probes: Iterable[Probe]) -> dict[str, Sequence[Copy]]:
@@ -70,12 +73,17 @@ def group(pairs: Iterable[Pair], sources: dict[str, Sequence[Copy]]) -> list[Clu
         taken.add(video_id)
         keep, *same = sources[video_id]
         members = [Member(copy=copy, kind="exact", score=1.0, pair=None) for copy in same]
+        held: dict[str, Span] = {video_id: (-math.inf, math.inf)}
         queue = [video_id]
         for own in queue:
             for pair in sorted(covers[own], key=lambda pair: (-pair.score, pair.video_b)):
                 if pair.video_b in taken or pair.video_b not in sources:
                     continue
+                share, span = _hand_on(held[own], pair)
+                if round(share * pair.covers_b, 6) < COVERED:
+                    continue
                 taken.add(pair.video_b)
+                held[pair.video_b] = span
                 queue.append(pair.video_b)
                 members += [
                     Member(copy=copy, kind=pair.kind, score=pair.score, pair=pair)
@@ -84,3 +92,15 @@ def group(pairs: Iterable[Pair], sources: dict[str, Sequence[Copy]]) -> list[Clu
         if members:
             clusters.append(Cluster(number=len(clusters), keep=keep, copies=tuple(members)))
     return clusters
+
+
+def _hand_on(held: Span, pair: Pair) -> tuple[float, Span]:
+    """Of what b shows of a, the part and the span of b that show what is held of a.
+
+    Else of pieces that each overlap the next by most, the first would stand for the last.
+    """
+    length = max(1e-9, pair.end_a_seconds - pair.start_a_seconds)
+    first, last = (min(1.0, max(0.0, (end - pair.start_a_seconds) / length)) for end in held)
+    length_b = pair.end_b_seconds - pair.start_b_seconds
+    span = pair.start_b_seconds + first * length_b, pair.start_b_seconds + last * length_b
+    return last - first, span

@@ -14,6 +14,7 @@ from pipeline.layout import CacheLayout
 from pipeline.places import is_file, to_place
 from pipeline.storage import publish_rows, read_table, table_rows
 from schemas.errors import UsageError
+from schemas.video import Source
 
 CLUSTER_SCHEMA = pa.schema(
     [
@@ -55,9 +56,9 @@ PAIR_SCHEMA = pa.schema(
 class Superfluous:
     """A source that need not be kept: what `--skip-duplicates` goes by."""
 
-    uri: str
-    start_seconds: float | None
-    end_seconds: float | None
+    source: Source
+    instead: Source
+    """The one that is kept, which has all or nearly all of it."""
 
 
 def write_duplicates(layout: CacheLayout, found: Duplicates) -> None:
@@ -77,11 +78,11 @@ def read_superfluous(where: str) -> list[Superfluous]:
             f"{place}: no table of duplicates", hint="make it with: pipeline dedup CACHE"
         )
     try:
+        rows = list(table_rows(read_table(place)))
+        kept = {row["cluster"]: _source(row) for row in rows if row["kept"]}
         return [
-            Superfluous(
-                uri=row["uri"], start_seconds=row["start_seconds"], end_seconds=row["end_seconds"]
-            )
-            for row in table_rows(read_table(place))
+            Superfluous(source=_source(row), instead=kept[row["cluster"]])
+            for row in rows
             if not row["kept"]
         ]
     except (LookupError, TypeError) as error:
@@ -89,6 +90,12 @@ def read_superfluous(where: str) -> list[Superfluous]:
             f"{place}: not a table of clusters: no column {error}",
             hint="name a cache, or the duplicates/clusters.parquet that `pipeline dedup` makes",
         ) from error
+
+
+def _source(row: dict[str, Any]) -> Source:
+    return Source(
+        uri=row["uri"], start_seconds=row["start_seconds"], end_seconds=row["end_seconds"]
+    )
 
 
 def _cluster_rows(found: Duplicates) -> Iterator[dict[str, Any]]:

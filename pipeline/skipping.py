@@ -20,12 +20,16 @@ def skip_duplicates(
     """(the sources of a run that are worth caching, how many were left out).
 
     `where` is a cache or its table of clusters. A source is known by its uri and span: one that has
-    moved is not left out. What the cache at `layout` already holds stays.
+    moved is not left out. What the cache at `layout` already holds stays, and so does that of which
+    the better one is not there: neither cached nor among the sources, or rejected before.
 
     Errors as of `read_superfluous`. NoSources: all of them would be left out.
     """
-    superfluous = {(one.uri, one.start_seconds, one.end_seconds) for one in read_superfluous(where)}
-    superfluous -= _cached(layout)
+    cached, there = _cached(layout), _there(sources, layout=layout)
+    found = read_superfluous(where)
+    superfluous = {_identity(one.source) for one in found if _identity(one.instead) in there}
+    # Two ids that the user gave to one file are two videos in the table, and one uri.
+    superfluous -= cached | {_identity(one.instead) for one in found}
     kept = tuple(source for source in sources if _identity(source) not in superfluous)
     if not kept:
         raise NoSources(
@@ -36,12 +40,17 @@ def skip_duplicates(
 
 
 def are_there(sources: Sequence[Source], *, layout: CacheLayout) -> Callable[[Source], bool]:
-    """Whether a source is one of these, or of those that the cache at `layout` holds.
+    """Whether a source is one of these that was not rejected, or is cached at `layout`.
 
     Any other cannot make one of these superfluous.
     """
-    there = {_identity(source) for source in sources} | _cached(layout)
+    there = _there(sources, layout=layout)
     return lambda source: _identity(source) in there
+
+
+def _there(sources: Sequence[Source], *, layout: CacheLayout) -> set[Identity]:
+    rejected = {_identity(p.source) for p in read_probes(layout) if p.reject is not None}
+    return {_identity(source) for source in sources} - rejected | _cached(layout)
 
 
 def _cached(layout: CacheLayout) -> set[Identity]:

@@ -119,9 +119,10 @@ def _spans(pair: Pair) -> dict[str, list[float]]:
 
 
 def _print(found: Duplicates, output: Path | None) -> None:
-    names: dict[str, str] = {}
-    for copy in found.sources:  # of a video the best first
-        names.setdefault(copy.video_id, _name(copy))
+    # Of a video whose probe is gone its id is all that is known.
+    names = {name: name for pair in found.pairs for name in (pair.video_a, pair.video_b)}
+    for copy in reversed(found.sources):  # of a video the best one's
+        names[copy.video_id] = _name(copy)
     for cluster in found.clusters:
         keep = cluster.keep
         click.echo(f"keep {_name(keep)}  {keep.width}x{keep.height}, {keep.duration_seconds:.1f} s")

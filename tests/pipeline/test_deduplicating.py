@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -198,6 +199,23 @@ def test_a_copy_of_a_copy_and_equal_bytes():
     assert told == [("/again.mp4", "exact"), ("/b.mp4", "copy"), ("/c.mp4", "copy")]
 
 
+def test_the_first_of_many_pieces_does_not_stand_for_the_last():
+    # Each 10 s long, 1 s later than the one before: nothing but 90 % of the second is in the first.
+    names = [f"p{number}" for number in range(10)]
+    sources = {name: [copy(name)] for name in names}
+    shared = {"start_a_seconds": 1.0, "end_b_seconds": 9.0}
+    pairs = [
+        replace(pair(a, b, covers_a=0.9, covers_b=0.9), **shared)
+        for a, b in itertools.pairwise(names)
+    ]
+    clusters = group(pairs, sources)
+    # By way of p1, p0 has 80 % of p2, and so on.
+    assert [cluster.keep.video_id for cluster in clusters] == ["p0", "p3", "p6"]
+    turned = {name: [copy(name, uri=f"/{9 - n}.mp4")] for n, name in enumerate(names)}
+    kept = [cluster.keep.video_id for cluster in group(pairs, turned)]
+    assert kept == ["p9", "p6", "p3"]
+
+
 def test_the_command(cache, capsys, tmp_path):
     keep = tmp_path / "keep.csv"
     assert call(["dedup", str(cache), "-o", str(keep), "--json", "-q"]) == 0
@@ -254,8 +272,36 @@ def test_a_run_without_duplicates(cache, tmp_path):
         Source(uri="/cut", start_seconds=1.0)
     ]  # another request than the one that was looked at
     assert skip_duplicates(span, where=table, layout=empty)[1] == 0
+    # What is better than it has to be there.
+    assert skip_duplicates(sources[::2], where=table, layout=empty) == (tuple(sources[::2]), 0)
+    held = CacheLayout(tmp_path / "held")
+    long = Probe(source=sources[1], video_id="long")
+    write_probes([long], held)
     with pytest.raises(NoSources, match="all 1 sources are superfluous"):
-        skip_duplicates(sources[:1], where=table, layout=empty)
+        skip_duplicates(sources[:1], where=table, layout=held)
+    write_probes([long.rejected("not_found", "gone")], held)
+    assert skip_duplicates(sources, where=table, layout=held)[1] == 0
+
+
+def test_two_ids_of_one_file_are_not_both_left_out(cache, tmp_path):
+    layout = CacheLayout(cache)
+    first = next(one for one in read_probes(layout) if one.video_id == "other")
+    first = replace(first, source=replace(first.source, video_id="other"), content_sha256="1" * 64)
+    second = replace(first, source=replace(first.source, video_id="blank"), video_id="blank")
+    shutil.rmtree(layout.probes)
+    write_probes([first, second], layout)
+    assert call(["dedup", str(cache), "-q"]) == 0
+    sources = [first.source, second.source]
+    kept, _ = skip_duplicates(sources, where=str(cache), layout=CacheLayout(tmp_path / "empty"))
+    assert kept == tuple(sources)
+
+
+def test_videos_without_probes_go_by_their_ids(cache, capsys):
+    shutil.rmtree(CacheLayout(cache).probes)
+    assert call(["dedup", str(cache), "-q"]) == 0
+    out = capsys.readouterr().out
+    assert "cut    0.0-5.5  long   4.0-9.5" in out
+    assert "0 sources, 7 videos" in out
 
 
 def test_a_look_is_not_taken_in_a_folder_of_other_files(tmp_path, capsys):
