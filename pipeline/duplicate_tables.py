@@ -76,8 +76,8 @@ def read_superfluous(where: str) -> list[Superfluous]:
     if not is_file(place):
         raise UsageError(
             f"{place}: no table of duplicates",
-            hint="make it with: pipeline dedup CACHE; without WHERE, --skip-duplicates comes last or"
-            " before another option",
+            hint="make it with: pipeline dedup CACHE; without WHERE, --skip-duplicates comes last"
+            " or before another option",
         )
     try:
         rows = list(table_rows(read_table(place)))
