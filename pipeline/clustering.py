@@ -47,6 +47,7 @@ def find_sources(cache: FeatureCache, probes: Iterable[Probe]) -> dict[str, Sequ
                 size_bytes=probe.size_bytes,
                 start_seconds=start,
                 end_seconds=end,
+                user_id=source.video_id,
                 is_damaged=probe.truncated or probe.video_id in damaged,
                 black=min(black.get(probe.video_id, 0.0), 0.95),
             )

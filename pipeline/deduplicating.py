@@ -43,6 +43,8 @@ class Duplicates:
     clusters: tuple[Cluster, ...]
     sources: tuple[Copy, ...]
     """All that were compared."""
+    num_left: int
+    """Sources that the cache has no video of, such as rejected ones; nothing is said of them."""
     num_videos: int
     least_score: float
 
@@ -69,7 +71,8 @@ def find_duplicates(
     is_random = has_random_weights(cache, stream=stream)
     if least_score is None:
         least_score = default_score(cache, stream=stream)
-    probes = [probe for probe in read_probes(cache.layout) if probe.video_id in cache.videos]
+    known = read_probes(cache.layout)
+    probes = [probe for probe in known if probe.video_id in cache.videos]
     sources = find_sources(cache, (probe for probe in probes if among(probe.source)))
     with counting(len(cache), "clip", "pooled") as on_samples:
         frames = read_sequences(
@@ -100,6 +103,7 @@ def find_duplicates(
         pairs=tuple(pairs[key] for key in sorted(pairs)),
         clusters=tuple(clusters),
         sources=tuple(itertools.chain.from_iterable(sources.values())),
+        num_left=len(known) - len(probes),
         num_videos=len(frames),
         least_score=least_score,
     )

@@ -25,6 +25,8 @@ class Copy:
     """Of a source that is a span of a file, else None."""
     is_damaged: bool
     """Its packets end too early, or some could not be decoded."""
+    user_id: str | None = None
+    """The id that the user gave it."""
     black: float
     """Share of its pixels that are black at its brightest, as bars are, in [0, 1]."""
 

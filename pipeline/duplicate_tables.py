@@ -75,7 +75,9 @@ def read_superfluous(where: str) -> list[Superfluous]:
         place = CacheLayout(place).clusters
     if not is_file(place):
         raise UsageError(
-            f"{place}: no table of duplicates", hint="make it with: pipeline dedup CACHE"
+            f"{place}: no table of duplicates",
+            hint="make it with: pipeline dedup CACHE; without WHERE, --skip-duplicates comes last"
+            " or before another option",
         )
     try:
         rows = list(table_rows(read_table(place)))

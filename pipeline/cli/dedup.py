@@ -46,7 +46,7 @@ docs/duplicates.md says what cannot be found."""
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a list of the sources to keep, for `pipeline run`.",
+    help="Write a csv list of the sources to keep, for `pipeline run`.",
 )
 @common_options
 def dedup(
@@ -64,7 +64,13 @@ def dedup(
     from pipeline.cache import open_cache
     from pipeline.deduplicating import find_duplicates
     from pipeline.duplicate_tables import write_duplicates
+    from schemas.errors import UsageError
 
+    if output is not None and output.suffix.lower() != ".csv":
+        raise UsageError(
+            f"{output}: the list of sources is a csv, which is known by its name",
+            hint=f"name it {output.with_suffix('.csv').name}",
+        )
     with open_cache(cache) as opened:
         found = find_duplicates(
             opened,
@@ -86,6 +92,7 @@ def _document(found: Duplicates) -> dict[str, Any]:
         "videos": found.num_videos,
         "sources": len(found.sources),
         "kept": len(found.kept),
+        "not_cached": found.num_left,
         "least_score": found.least_score,
         "clusters": [
             {
@@ -170,6 +177,8 @@ def _print(found: Duplicates, output: Path | None) -> None:
     ]
     if output is not None:
         facts.append(("keep", f"{count_text(len(found.kept), 'source')}: {output}"))
+        if found.num_left:
+            facts.append(("", f"without {count_text(found.num_left, 'source')} not cached here"))
     print_facts(facts)
 
 
@@ -190,9 +199,8 @@ def _write_list(path: Path, kept: Sequence[Copy]) -> None:
     try:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(("uri", "start", "end"))
-            for copy in kept:
-                times = (copy.start_seconds, copy.end_seconds)
-                writer.writerow((copy.uri, *("" if time is None else time for time in times)))
+            writer.writerow(("uri", "id", "start", "end"))
+            for copy in sorted(kept, key=lambda copy: (copy.uri, copy.start_seconds or 0.0)):
+                writer.writerow((copy.uri, copy.user_id, copy.start_seconds, copy.end_seconds))
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error

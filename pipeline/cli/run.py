@@ -14,7 +14,7 @@ from pipeline.cli.show import common_options, print_json, set_verbosity, weights
 from pipeline.layout import CacheLayout
 from pipeline.places import to_place
 from pipeline.source_files import is_remote, to_path
-from schemas.errors import UsageError
+from schemas.errors import NothingUsable, UsageError
 from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 DEFAULT_RECIPE = "tiny"
 LOOK_FIRST = ""
 """Of --skip-duplicates without a value."""
+BARE_LAST = "without WHERE, --skip-duplicates comes last or before another option"
 
 EPILOG = """\b
 Examples:
@@ -176,8 +177,13 @@ def run(
 
     retry = chosen_reasons(retry_rejects)
     if len(paths) < (1 if retry else 2):
-        raise UsageError("name SOURCES and, as the last argument, the CACHE folder")
+        raise UsageError(
+            "name SOURCES and, as the last argument, the CACHE folder",
+            hint=f"{skip_duplicates} was taken for WHERE: {BARE_LAST}" if skip_duplicates else "",
+        )
     *sources, cache = paths
+    if skip_duplicates is not None and not sources:
+        raise UsageError("--skip-duplicates without SOURCES: there is nothing to leave out")
     cache = cache_path(cache)
     chosen = choose_recipe(
         CacheLayout(to_place(cache)), recipe, overrides=overrides, weights=weights
@@ -208,11 +214,12 @@ def run(
         layout = CacheLayout(to_place(cache))
         if skip_duplicates == LOOK_FIRST:
             skip_duplicates = look_for_duplicates(
-                chosen_sources, layout, options=options, quiet=quiet, loud=loud
+                chosen_sources, layout, options=options, retry=retry, quiet=quiet, loud=loud
             )
-        chosen_sources, num_skipped = leave_out(
-            chosen_sources, where=skip_duplicates, layout=layout
-        )
+        if skip_duplicates:
+            chosen_sources, num_skipped = leave_out(
+                chosen_sources, where=skip_duplicates, layout=layout
+            )
     report = execute(
         chosen_sources,
         chosen,
@@ -237,10 +244,14 @@ def look_for_duplicates(
     layout: CacheLayout,
     *,
     options: RunOptions,
+    retry: Collection[str],
     quiet: bool,
     loud: bool,
-) -> str:
-    """Cache the sources cheaply inside of the cache, and compare them there: where that is."""
+) -> str | None:
+    """Cache the sources cheaply inside of the cache, and compare them there: where that is.
+
+    None: none of them can be looked at, which the run itself has to say.
+    """
     from pipeline.cache import open_cache
     from pipeline.cli.counted import counted
     from pipeline.deduplicating import find_duplicates
@@ -253,7 +264,10 @@ def look_for_duplicates(
     if not quiet:
         click.echo(f"Looking for duplicates first, in {where}", err=True)
     cheap, recipe = replace(options, max_reject_rate=1.0), Recipe.load(DEFAULT_RECIPE)
-    execute(sources, recipe, cache=where, options=cheap, quiet=quiet, loud=loud)
+    try:
+        execute(sources, recipe, cache=where, options=cheap, retry=retry, quiet=quiet, loud=loud)
+    except NothingUsable:
+        return None
     with open_cache(where) as cache:
         found = find_duplicates(
             cache,

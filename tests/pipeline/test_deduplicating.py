@@ -22,7 +22,8 @@ from pipeline.packing import encode_preview
 from pipeline.probing import read_probes, write_probes
 from pipeline.report_clusters import read_memberships
 from pipeline.skipping import skip_duplicates
-from schemas.errors import NoSources, UsageError
+from pipeline.sources import read_sources
+from schemas.errors import NoSources, NothingUsable, UsageError
 from schemas.recipe import PreviewSpec, Recipe
 from schemas.sample import Sample
 from schemas.video import Probe, Source
@@ -227,10 +228,12 @@ def test_the_command(cache, capsys, tmp_path):
     assert (member["uri"], member["video_id"], member["kind"]) == ("/cut", "cut", "part")
     assert member["spans"] == {"cut": [0.0, 5.5], "long": [4.0, 9.5]}
     lines = keep.read_text().splitlines()
-    assert lines[0] == "uri,start,end"
-    assert sorted(lines[1:]) == sorted(f"/{name},," for name in VIDEOS if name != "cut")
+    assert lines[0] == "uri,id,start,end"
+    assert lines[1:] == sorted(f"/{name},,," for name in VIDEOS if name != "cut")
     members = read_memberships(CacheLayout(cache))
     assert {name: one.kept for name, one in members.items()} == {"cut": False, "long": True}
+    assert call(["dedup", str(cache), "-o", str(tmp_path / "keep.txt")]) == 2
+    assert "name it keep.csv" in capsys.readouterr().err  # a run would take a txt for paths
     assert call(["dedup", str(cache), "-q"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0].startswith("keep long ")
@@ -290,10 +293,19 @@ def test_two_ids_of_one_file_are_not_both_left_out(cache, tmp_path):
     second = replace(first, source=replace(first.source, video_id="blank"), video_id="blank")
     shutil.rmtree(layout.probes)
     write_probes([first, second], layout)
-    assert call(["dedup", str(cache), "-q"]) == 0
+    keep = tmp_path / "keep.csv"
+    assert call(["dedup", str(cache), "-q", "-o", str(keep)]) == 0
+    assert [one.video_id for one in read_sources([str(keep)]).sources] == ["blank"]
     sources = [first.source, second.source]
     kept, _ = skip_duplicates(sources, where=str(cache), layout=CacheLayout(tmp_path / "empty"))
     assert kept == tuple(sources)
+
+
+def test_what_is_not_cached_is_not_in_the_list_and_that_is_said(cache, tmp_path, capsys):
+    gone = Probe(source=Source(uri="/gone")).rejected("not_found", "it is gone")
+    write_probes([gone], CacheLayout(cache))
+    assert call(["dedup", str(cache), "-q", "-o", str(tmp_path / "keep.csv")]) == 0
+    assert "without 1 source not cached here" in capsys.readouterr().out
 
 
 def test_videos_without_probes_go_by_their_ids(cache, capsys):
@@ -310,6 +322,33 @@ def test_a_look_is_not_taken_in_a_folder_of_other_files(tmp_path, capsys):
     assert call(arguments) == 2
     assert "holds other files and is not a cache" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["video.mp4"]
+
+
+def test_where_is_not_taken_from_the_sources(tmp_path, capsys):
+    videos = [str(tmp_path / "a.mp4"), str(tmp_path / "b.mp4")]
+    for video in videos:
+        Path(video).touch()
+    for arguments in (videos[:1], videos):
+        assert call(["run", "--skip-duplicates", *arguments, str(tmp_path / "cache")]) == 2
+        err = " ".join(capsys.readouterr().err.split())
+        assert "without WHERE, --skip-duplicates comes last or before another option" in err
+    arguments = ["run", "--retry-rejects", "timed_out", str(tmp_path / "cache")]
+    assert call([*arguments, "--skip-duplicates"]) == 2
+    assert "--skip-duplicates without SOURCES" in capsys.readouterr().err
+
+
+def test_what_cannot_be_looked_at_is_of_the_run_all_the_same(corpus_dir, tmp_path, monkeypatch):
+    def fail(*arguments, cache, **others):
+        asked.append((Path(cache).name, others.get("retry")))
+        if cache.endswith("cache"):
+            raise NothingUsable("none of 1 sources is usable")
+        raise UsageError("the run itself")
+
+    asked: list[tuple[str, object]] = []
+    monkeypatch.setattr("pipeline.cli.run.execute", fail)
+    arguments = ["run", str(corpus_dir / "bikes.mp4"), str(tmp_path / "big")]
+    assert call([*arguments, "--retry-rejects", "timed_out", "--skip-duplicates"]) == 2
+    assert asked == [("cache", {"timed_out"}), ("big", {"timed_out"})]
 
 
 COPIES = {"bikes_remux.mkv", "bikes_exact_copy.mp4", "bikes_crf38.mp4", "bikes_rescaled.mp4"}
