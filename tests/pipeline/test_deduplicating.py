@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.cache import open_cache
@@ -270,6 +272,15 @@ def test_an_unknown_stream_and_no_table(cache, capsys):
         read_superfluous(str(cache))
     with pytest.raises(UsageError, match="not a table of clusters: no column 'kept'"):
         read_superfluous(str(cache / "index" / "samples.parquet"))
+
+
+def test_a_table_that_keeps_nothing_leaves_nothing_out(cache, tmp_path):
+    assert call(["dedup", str(cache), "-q"]) == 0
+    rows = pq.read_table(cache / "duplicates" / "clusters.parquet")
+    table = tmp_path / "clusters.parquet"
+    pq.write_table(rows.filter(pc.invert(rows["kept"])), table)
+    with pytest.raises(UsageError, match="not a table of clusters: of cluster 0 nothing is kept"):
+        read_superfluous(str(table))
 
 
 def test_spans_of_one_file_are_told_apart(cache, capsys):
