@@ -29,6 +29,7 @@ SAME_FRAME, ABOVE_NOISE = 0.9, 0.02
 """Score from which two frames of a video show the same for all that matters here, or, where the
 videos are more alike than that, so much less than they are."""
 CLOSE = 1e-3
+"""Seconds, and differences of scores, that are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ def align(a: Sequence, b: Sequence, *, least_score: float) -> Overlap | None:
     """The best overlap that reaches `least_score`, or None; the same whichever comes first."""
     if min(len(a.times), len(b.times)) < LEAST_FRAMES:
         return None
-    if (len(a.times), a.vectors.tobytes()) > (len(b.times), b.vectors.tobytes()):
+    if _order(a) > _order(b):
         found = align(b, a, least_score=least_score)
         return None if found is None else found.turned
     scores = a.vectors @ b.vectors.T
@@ -103,6 +104,11 @@ def align(a: Sequence, b: Sequence, *, least_score: float) -> Overlap | None:
             for one in (a.vectors[of_a], b.vectors[of_b])
         ),
     )
+
+
+def _order(one: Sequence) -> tuple[int, bytes, bytes]:
+    steps = np.round(np.diff(one.times) / CLOSE).astype(np.int64)
+    return len(one.times), one.vectors.tobytes(), steps.tobytes()
 
 
 def count_distinct(
@@ -133,11 +139,13 @@ def _shifts(
     weights = 1.0 / alike.sum(axis=1)[of_a]
     half = min(a.step_seconds, b.step_seconds) / 2
     for rate in RATES:
-        bins = np.round((b.times[of_b] - rate * a.times[of_a]) / half).astype(np.int64)
-        values, places = np.unique(bins, return_inverse=True)
+        # Not from zero: where the clocks begin says nothing.
+        shifts = (b.times[of_b] - b.times[0]) - rate * (a.times[of_a] - a.times[0])
+        values, places = np.unique(np.round(shifts / half), return_inverse=True)
         votes = np.bincount(places, weights=weights)
+        begin = float(b.times[0] - rate * a.times[0])
         for place in np.argsort(-votes, kind="stable")[:8]:
-            yield rate, float(values[place] * half)
+            yield rate, float(values[place] * half) + begin
 
 
 def _lay_over(
@@ -146,7 +154,9 @@ def _lay_over(
     """(mean cosine, frames of a, frames of b under them)."""
     times = rate * a.times + shift
     slack = b.step_seconds / 2
-    inside = (times >= b.times[0] - slack) & (times <= b.times[-1] + b.step_seconds)
+    # What begins as b ends is beside it. Sums of times are not exact.
+    inside = times >= b.times[0] - slack - CLOSE
+    inside &= times < b.times[-1] + b.step_seconds - CLOSE
     of_a = np.flatnonzero(inside)
     shorter = min(len(a.times), len(b.times) * b.step_seconds / (rate * a.step_seconds))
     least = LEAST_FRAMES if rate == 1 else LEAST_FRAMES_OTHER_SPEED

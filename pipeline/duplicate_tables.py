@@ -82,14 +82,14 @@ def read_superfluous(where: str) -> list[Superfluous]:
     try:
         rows = list(table_rows(read_table(place)))
         kept = {row["cluster"]: _source(row) for row in rows if row["kept"]}
-        return [
-            Superfluous(source=_source(row), instead=kept[row["cluster"]])
-            for row in rows
-            if not row["kept"]
-        ]
+        others = [row for row in rows if not row["kept"]]
+        if headless := {row["cluster"] for row in others} - set(kept):
+            raise TypeError(f"of cluster {min(headless)} nothing is kept")
+        return [Superfluous(source=_source(row), instead=kept[row["cluster"]]) for row in others]
     except (LookupError, TypeError) as error:
+        what = f"{error}" if isinstance(error, TypeError) else f"no column {error}"
         raise UsageError(
-            f"{place}: not a table of clusters: no column {error}",
+            f"{place}: not a table of clusters: {what}",
             hint="name a cache, or the duplicates/clusters.parquet that `pipeline dedup` makes",
         ) from error
 

@@ -31,7 +31,10 @@ FEATURE_SHARE = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSequences:
-    """The real frames of all videos, video by video, in order of time; black clips are left out."""
+    """The real frames of all videos, video by video, in order of time.
+
+    Black clips are left out, and frames whose features are no numbers.
+    """
 
     video_ids: tuple[str, ...]
     starts: npt.NDArray[np.int64]
@@ -168,6 +171,8 @@ def _take_shown(
     starts_N, num_frames_N = (column.to_numpy() for column in columns.columns[:2])
     black_N = columns.column("black").fill_null(0.0).to_numpy()
     shown_NG = shown_grids(num_frames_N, G=G, T=T) & (black_N < BLACK)[:, None]
+    # One that is no number would make all others none, by way of the mean.
+    shown_NG &= np.isfinite(features).all(axis=2)
     times_NG = starts_N[:, None] + np.arange(G) * step_seconds
     return _Shown(
         rows=np.broadcast_to(rows[:, None], shown_NG.shape)[shown_NG],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +48,43 @@ def test_it_does_not_matter_which_comes_first(seed, shift):
     found, turned = align(a, b, least_score=LEAST), align(b, a, least_score=LEAST)
     assert found is not None
     assert turned == found.turned
+
+
+@given(
+    seed=seeds,
+    shift=st.integers(-4, 4),
+    phase=st.floats(0, 0.5),
+    moved=st.floats(-1e5, 1e5),
+    cut=st.integers(1, 11),
+    speed=st.sampled_from([1, 2]),
+)
+def test_where_the_clocks_begin_does_not_matter(seed, shift, phase, moved, cut, speed):
+    whole = draw(seed, 32)
+    a = sequence(whole[4:16] + 0.2 * draw(seed + 1, 12))
+    a.times[cut:] += 2.0  # black clips are left out
+    b = sequence(whole[4 + shift : 28 + shift : speed], start=phase)
+    found = align(a, b, least_score=LEAST)
+    again = align(replace(a, times=a.times + moved), b, least_score=LEAST)
+    assert again == found
+    turned = align(b, a, least_score=LEAST)
+    assert turned == (None if found is None else found.turned)
+
+
+def test_equal_frames_at_other_times_are_the_same_either_way():
+    one = sequence(draw(9, 12))
+    other = replace(one, times=one.times + np.where(np.arange(12) < 5, 0.0, 1.5))
+    found, turned = align(one, other, least_score=0.3), align(other, one, least_score=0.3)
+    assert found is not None
+    assert turned == found.turned
+
+
+def test_what_begins_as_the_other_ends_is_none_of_the_overlap():
+    whole = draw(8, 20)
+    a, b = sequence(whole[6:18]), sequence(whole[:13])
+    found = align(a, b, least_score=LEAST)
+    assert found is not None
+    assert (found.first_a, found.last_a, found.first_b, found.last_b) == (0, 6, 6, 12)
+    assert found.score > 0.999
 
 
 @given(seed=seeds)

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.cache import open_cache
@@ -27,7 +29,7 @@ from schemas.errors import NoSources, NothingUsable, UsageError
 from schemas.recipe import PreviewSpec, Recipe
 from schemas.sample import Sample
 from schemas.video import Probe, Source
-from tests.pipeline.handmade import RECIPE, make_sample, write_cache
+from tests.pipeline.handmade import RECIPE, Make, make_sample, write_cache
 
 VIDEOS = {"long": 6, "cut": 3, "other": 5, "still": 4, "still2": 4, "blank": 4, "turned": 6}
 
@@ -62,10 +64,10 @@ def cache(tmp_path: Path) -> Path:
     return write(tmp_path / "cache")
 
 
-def write(root: Path, *, recipe: Recipe = RECIPE) -> Path:
+def write(root: Path, *, recipe: Recipe = RECIPE, make_one: Make = make) -> Path:
     names = list(VIDEOS)
     shards = [{name: VIDEOS[name] for name in names[:3]}, {n: VIDEOS[n] for n in names[3:]}]
-    write_cache(CacheLayout(root), shards, make=make, recipe=recipe)
+    write_cache(CacheLayout(root), shards, make=make_one, recipe=recipe)
     probes = [
         Probe(
             source=Source(uri=f"/{name}"),
@@ -93,6 +95,14 @@ def test_a_cut_out_piece_is_found_and_nothing_else(cache):
     assert (found.num_videos, found.least_score) == (len(VIDEOS), 0.55)
 
 
+def test_pairs_of_pictures_depend_on_no_other_video_and_on_no_order(cache, tmp_path):
+    shards = [{"stranger": 7}, dict(reversed(VIDEOS.items()))]
+    write_cache(CacheLayout(tmp_path / "other"), shards, make=make)
+    with open_cache(cache) as opened, open_cache(tmp_path / "other") as other:
+        wanted = find_duplicates(opened, stream="image").pairs
+        assert find_duplicates(other, stream="image").pairs == wanted
+
+
 def test_many_frames_are_compared_by_the_nearest_of_their_key_frames(cache, monkeypatch):
     pytest.importorskip("faiss", reason="finds the nearest")
     with open_cache(cache) as opened:
@@ -109,6 +119,21 @@ def test_learned_features_and_pictures_are_weighed(cache, monkeypatch):
     with open_cache(cache) as opened:
         found = find_duplicates(opened, stream="image")
     # By features alone, that do not see it, the mirrored one would be a copy.
+    assert [(pair.video_a, pair.video_b) for pair in found.pairs] == [("cut", "long")]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_features_that_are_no_numbers_spoil_no_others(tmp_path, monkeypatch, value):
+    def make_one(video_id, clip_index):
+        sample = make(video_id, clip_index)
+        if video_id == "other":
+            sample.features["image"][1] = value
+        return sample
+
+    root = write(tmp_path / "cache", make_one=make_one)
+    monkeypatch.setattr("pipeline.deduplicating.has_random_weights", lambda *_, **__: False)
+    with open_cache(root) as opened:
+        found = find_duplicates(opened, stream="image")
     assert [(pair.video_a, pair.video_b) for pair in found.pairs] == [("cut", "long")]
 
 
@@ -247,6 +272,15 @@ def test_an_unknown_stream_and_no_table(cache, capsys):
         read_superfluous(str(cache))
     with pytest.raises(UsageError, match="not a table of clusters: no column 'kept'"):
         read_superfluous(str(cache / "index" / "samples.parquet"))
+
+
+def test_a_table_that_keeps_nothing_leaves_nothing_out(cache, tmp_path):
+    assert call(["dedup", str(cache), "-q"]) == 0
+    rows = pq.read_table(cache / "duplicates" / "clusters.parquet")
+    table = tmp_path / "clusters.parquet"
+    pq.write_table(rows.filter(pc.invert(rows["kept"])), table)
+    with pytest.raises(UsageError, match="not a table of clusters: of cluster 0 nothing is kept"):
+        read_superfluous(str(table))
 
 
 def test_spans_of_one_file_are_told_apart(cache, capsys):
