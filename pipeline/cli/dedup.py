@@ -28,7 +28,7 @@ EPILOG = """\b
 Examples:
   pipeline dedup cache/
   pipeline dedup cache/ -o keep.csv
-  pipeline run more-videos/ other-cache/ --skip-duplicates cache/
+  pipeline run videos/ other-cache/ --skip-duplicates cache/
 
 Nothing is deleted. Tables lie in cache/duplicates/, for `pipeline report` and --skip-duplicates.
 docs/duplicates.md says what cannot be found."""
