@@ -190,7 +190,8 @@ def _print(found: Duplicates, output: Path | None) -> None:
 def _naming(sources: Sequence[Copy]) -> Callable[[Copy], str]:
     """What a source is called: its file's name, with folders where two files have one name."""
     uris = {copy.uri for copy in sources}
-    shared = os.path.commonprefix(list(uris)).rfind("/") + 1
+    common = os.path.commonprefix(list(uris))  # noqa: RUF071 - of URLs too, and cut at a slash
+    shared = common.rfind("/") + 1
     seen = Counter(PurePath(uri).name for uri in uris)
 
     def name_of(copy: Copy) -> str:
