@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from pipeline.cli.show import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pipeline.deduplicating import Duplicates
     from pipeline.duplicate import Copy, Pair
@@ -126,13 +128,16 @@ def _spans(pair: Pair) -> dict[str, list[float]]:
 
 
 def _print(found: Duplicates, output: Path | None) -> None:
+    name_of = _naming(found.sources)
     # Of a video whose probe is gone its id is all that is known.
     names = {name: name for pair in found.pairs for name in (pair.video_a, pair.video_b)}
     for copy in reversed(found.sources):  # of a video the best one's
-        names[copy.video_id] = _name(copy)
+        names[copy.video_id] = name_of(copy)
     for cluster in found.clusters:
         keep = cluster.keep
-        click.echo(f"keep {_name(keep)}  {keep.width}x{keep.height}, {keep.duration_seconds:.1f} s")
+        click.echo(
+            f"keep {name_of(keep)}  {keep.width}x{keep.height}, {keep.duration_seconds:.1f} s"
+        )
         rows = []
         for member in cluster.copies:
             pair = member.pair
@@ -141,7 +146,7 @@ def _print(found: Duplicates, output: Path | None) -> None:
                 own = f"{pair.start_b_seconds:.1f}-{pair.end_b_seconds:.1f}"
                 of = f"{pair.start_a_seconds:.1f}-{pair.end_a_seconds:.1f}"
                 like = names[pair.video_a]
-            rows.append(("", _name(member.copy), member.kind, member.score, own, of, like))
+            rows.append(("", name_of(member.copy), member.kind, member.score, own, of, like))
         print_table(("", "copy", "kind", "score", "seconds", "are", "of"), rows)
         click.echo()
     told = {member.copy.video_id for cluster in found.clusters for member in cluster.copies}
@@ -182,13 +187,25 @@ def _print(found: Duplicates, output: Path | None) -> None:
     print_facts(facts)
 
 
-def _name(copy: Copy) -> str:
-    # Of a span of a file with what it spans.
-    ends = (
-        "" if second is None else f"{second:g}" for second in (copy.start_seconds, copy.end_seconds)
-    )
-    span = "-".join(ends)
-    return printable(PurePath(copy.uri).name) + ("" if span == "-" else f" {span} s")
+def _naming(sources: Sequence[Copy]) -> Callable[[Copy], str]:
+    """What a source is called: its file's name, with folders where two files have one name."""
+    uris = {copy.uri for copy in sources}
+    common = os.path.commonprefix(list(uris))  # noqa: RUF071 - of URLs too, and cut at a slash
+    shared = common.rfind("/") + 1
+    seen = Counter(PurePath(uri).name for uri in uris)
+
+    def name_of(copy: Copy) -> str:
+        # Of a span of a file with what it spans.
+        ends = (
+            "" if second is None else f"{second:g}"
+            for second in (copy.start_seconds, copy.end_seconds)
+        )
+        span = "-".join(ends)
+        name = PurePath(copy.uri).name
+        name = name if seen[name] < 2 else copy.uri[shared:]
+        return printable(name) + ("" if span == "-" else f" {span} s")
+
+    return name_of
 
 
 def _write_list(path: Path, kept: Sequence[Copy]) -> None:

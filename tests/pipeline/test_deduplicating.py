@@ -283,6 +283,20 @@ def test_a_table_that_keeps_nothing_leaves_nothing_out(cache, tmp_path):
         read_superfluous(str(table))
 
 
+def test_files_of_one_name_are_told_with_their_folders(cache, capsys):
+    layout = CacheLayout(cache)
+    probes = [
+        replace(probe, source=Source(uri=f"/films/{probe.video_id}/clip.mp4"))
+        for probe in read_probes(layout)
+    ]
+    shutil.rmtree(layout.probes)
+    write_probes(probes, layout)
+    assert call(["dedup", str(cache), "-q"]) == 0
+    out = capsys.readouterr().out
+    assert "keep long/clip.mp4 " in out
+    assert "cut/clip.mp4  part" in out
+
+
 def test_spans_of_one_file_are_told_apart(cache, capsys):
     layout = CacheLayout(cache)
     probes = [
