@@ -5,7 +5,7 @@
 The cache is written by hand: videos of scenes that drift, a twentieth of them copies of another,
 cut, blurred and shifted by half a step of sampling, and some that hardly change. Bare faiss is the
 same search with an index of all frames in place of key frames, without aligning; `all` compares
-every frame with every other. Both are measured up to `MOST_BARE` clips. Each row is a process of
+every frame with every other. Both are measured up to `MOST_CLIPS`. Each row is a process of
 its own. Prints a table and writes bench-results/dedup.json.
 """
 
@@ -26,13 +26,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from benchmarks.handmade import Made, publish_shard
+from benchmarks.handmade import Made, finalize, publish_shard
 from benchmarks.search import peak_kilobytes
 from benchmarks.timing import LoadWatch, clip_folder, write_report
 from pipeline import candidates, deduplicating
 from pipeline.cache import open_cache
 from pipeline.encoding import stamp_streams
-from pipeline.finalizing import account_for, finalize_cache
 from pipeline.frame_sequences import FrameSequences, read_sequences
 from pipeline.layout import CacheLayout
 from pipeline.packing import encode_preview
@@ -188,15 +187,7 @@ def write_cache(layout: CacheLayout, *, num_clips: int) -> None:
             )
         sidecars.append(publish_shard(layout, len(sidecars), _clips(videos)))
     write_probes(probes, layout)
-    finalize_cache(
-        layout,
-        recipe=RECIPE,
-        stamps=stamp_streams(RECIPE),
-        account=account_for(probes, sidecars),
-        sources=[probe.source for probe in probes],
-        sidecars=sidecars,
-        max_reject_rate=0.0,
-    )
+    finalize(layout, RECIPE, probes=probes, sidecars=sidecars)
     (layout.root / "planted.json").write_text(json.dumps(planted))  # type: ignore[union-attr]
 
 

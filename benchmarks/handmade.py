@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pipeline.encoding import stamp_streams
+from pipeline.finalizing import account_for, finalize_cache
 from pipeline.layout import CacheLayout
 from pipeline.packing import TarWriter
 from pipeline.storage import publish, publish_bytes, temporary_file
 from schemas.quality import Quality
+from schemas.recipe import Recipe
 from schemas.sample import Sample
 from schemas.sidecar import SampleEntry, Sidecar
+from schemas.video import Probe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +72,18 @@ def publish_shard(layout: CacheLayout, index: int, clips: Iterable[Made]) -> Sid
     )
     publish_bytes(sidecar.to_json().encode(), layout.sidecar(name), scratch=layout.scratch)
     return sidecar
+
+
+def finalize(
+    layout: CacheLayout, recipe: Recipe, *, probes: Sequence[Probe], sidecars: Sequence[Sidecar]
+) -> None:
+    """Make a cache of shards, of which every source is cached. StorageError."""
+    finalize_cache(
+        layout,
+        recipe=recipe,
+        stamps=stamp_streams(recipe),
+        account=account_for(probes, sidecars),
+        sources=[probe.source for probe in probes],
+        sidecars=sidecars,
+        max_reject_rate=0.0,
+    )

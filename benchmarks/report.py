@@ -21,11 +21,9 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.browsing import open_browser, visit, why_not
-from benchmarks.handmade import Made, publish_shard
+from benchmarks.handmade import Made, finalize, publish_shard
 from benchmarks.timing import LoadWatch, clip_folder, write_report
 from pipeline.cache import open_cache
-from pipeline.encoding import stamp_streams
-from pipeline.finalizing import account_for, finalize_cache
 from pipeline.layout import CacheLayout
 from pipeline.packing import encode_preview
 from pipeline.probing import write_probes
@@ -132,15 +130,7 @@ def write_cache(layout: CacheLayout, *, num_videos: int) -> None:
             videos[probe.video_id] = num_clips
         sidecars.append(publish_shard(layout, index, _clips(videos, previews, rng)))
     write_probes(probes, layout)
-    finalize_cache(
-        layout,
-        recipe=RECIPE,
-        stamps=stamp_streams(RECIPE),
-        account=account_for(probes, sidecars),
-        sources=[probe.source for probe in probes],
-        sidecars=sidecars,
-        max_reject_rate=0.0,
-    )
+    finalize(layout, RECIPE, probes=probes, sidecars=sidecars)
 
 
 def _clips(

@@ -165,14 +165,13 @@ def _aligned(
     few_score = least_score + FEW_MARGIN * (1 - least_score)
     for found in candidates:
         a, b = sorted(found, key=lambda number: frames.video_ids[number])
-        overlap = align(frames.sequence(a), frames.sequence(b), least_score=least_score)
+        one = frames.sequence(a)
+        overlap = align(one, frames.sequence(b), least_score=least_score)
         if overlap is None or overlap.num_distinct < FEW_DISTINCT:
             continue
         if overlap.num_distinct == FEW_DISTINCT and overlap.score < few_score:
             continue
-        mirrored = align(
-            frames.sequence(a), frames.sequence(b, mirrored=True), least_score=least_score
-        )
+        mirrored = align(one, frames.sequence(b, mirrored=True), least_score=least_score)
         if mirrored is None or mirrored.score < overlap.score + MIRRORED:
             yield _pair(frames, a, b, overlap, spans=spans)
 

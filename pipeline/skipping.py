@@ -25,7 +25,7 @@ def skip_duplicates(
 
     Errors as of `read_superfluous`. NoSources: all of them would be left out.
     """
-    cached, there = _cached(layout), _there(sources, layout=layout)
+    cached, there = _cached_and_there(sources, layout=layout)
     found = read_superfluous(where)
     superfluous = {_identity(one.source) for one in found if _identity(one.instead) in there}
     # Two ids that the user gave to one file are two videos in the table, and one uri.
@@ -44,17 +44,17 @@ def are_there(sources: Sequence[Source], *, layout: CacheLayout) -> Callable[[So
 
     Any other cannot make one of these superfluous.
     """
-    there = _there(sources, layout=layout)
+    _, there = _cached_and_there(sources, layout=layout)
     return lambda source: _identity(source) in there
 
 
-def _there(sources: Sequence[Source], *, layout: CacheLayout) -> set[Identity]:
-    rejected = {_identity(p.source) for p in read_probes(layout) if p.reject is not None}
-    return {_identity(source) for source in sources} - rejected | _cached(layout)
-
-
-def _cached(layout: CacheLayout) -> set[Identity]:
-    return {_identity(p.source) for p in read_probes(layout) if p.reject is None}
+def _cached_and_there(
+    sources: Sequence[Source], *, layout: CacheLayout
+) -> tuple[set[Identity], set[Identity]]:
+    probes = read_probes(layout)
+    cached = {_identity(probe.source) for probe in probes if probe.reject is None}
+    rejected = {_identity(probe.source) for probe in probes if probe.reject is not None}
+    return cached, {_identity(source) for source in sources} - rejected | cached
 
 
 def _identity(source: Source) -> Identity:

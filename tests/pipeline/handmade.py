@@ -4,9 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.handmade import Made, publish_shard
-from pipeline.encoding import stamp_streams
-from pipeline.finalizing import account_for, finalize_cache
+from benchmarks.handmade import Made, finalize, publish_shard
 from pipeline.layout import CacheLayout
 from schemas.recipe import Recipe
 from schemas.sample import Sample
@@ -55,15 +53,7 @@ def write_cache(
         for videos in shards
         for video_id in videos
     ]
-    finalize_cache(
-        layout,
-        recipe=recipe,
-        stamps=stamp_streams(recipe),
-        account=account_for(probes, sidecars),
-        sources=[probe.source for probe in probes],
-        sidecars=sidecars,
-        max_reject_rate=0.0,
-    )
+    finalize(layout, recipe, probes=probes, sidecars=sidecars)
 
 
 def _clips(videos: Mapping[str, int], make: Make) -> Iterator[Made]:
