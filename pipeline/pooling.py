@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +68,8 @@ def pool_frames(
         if shards is not None and shard not in shards:
             continue
         path = cache.layout.vectors_of(kept_as or stream, shard)
-        vectors_NGD = _kept(path, shape=_shape(cache, stream, len(rows)))
+        shape = _shape(cache, stream, len(rows))
+        vectors_NGD: npt.NDArray[np.float16] | None = read_kept(path, shape=shape, dtype=np.float16)
         if vectors_NGD is None:
             vectors_NGD = _pool_shard(cache, rows, shard=shard, stream=stream, pool=pool)
             data = b"".join(encode_npy(vectors_NGD))
@@ -83,13 +85,18 @@ def _shape(cache: FeatureCache, stream: str, num_samples: int) -> tuple[int, int
     return num_samples, num_grids, dim
 
 
-def _kept(path: Place, *, shape: tuple[int, int, int]) -> npt.NDArray[np.float16] | None:
-    # Damaged, it is made anew: it says nothing that the shard does not.
+def read_kept(
+    path: Place, *, shape: tuple[int, ...], dtype: npt.DTypeLike
+) -> npt.NDArray[Any] | None:
+    """An array that was made of a shard before; None: it has to be made, again if damaged.
+
+    It says nothing that the shard does not.
+    """
     try:
-        vectors = decode_npy(read_bytes(path))
+        array = decode_npy(read_bytes(path))
     except (OSError, ValueError):
         return None
-    return vectors if vectors.shape == shape and vectors.dtype == np.float16 else None
+    return array if array.shape == shape and array.dtype == dtype else None
 
 
 def _pool_shard(

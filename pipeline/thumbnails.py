@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.cache import FeatureCache
-from pipeline.places import read_bytes
+from pipeline.pooling import read_kept
 from pipeline.storage import publish_bytes
-from schemas.sample import decode_npy, encode_npy
+from schemas.sample import encode_npy
 
 SIDE = 32
 """Pixels of a thumbnail, which is square whatever the shape of the video."""
@@ -63,11 +63,8 @@ def read_thumbnails(
     for shard, rows in cache.extents.rows_by_shard().items():
         path = cache.layout.vectors_of("preview", shard)
         shape = len(rows), num_frames, SIDE, SIDE
-        try:
-            pictures = decode_npy(read_bytes(path))
-        except (OSError, ValueError):  # damaged, it is made anew
-            pictures = np.empty(0)
-        if pictures.shape != shape or pictures.dtype != np.uint8:
+        pictures: Pictures | None = read_kept(path, shape=shape, dtype=np.uint8)
+        if pictures is None:
             pictures = np.zeros(shape, dtype=np.uint8)
             for number, data in enumerate(_previews(cache, rows, shard=shard)):
                 pictures[number] = shrink(data, num_frames=num_frames)
